@@ -1,0 +1,1788 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * [0] percpu.h - per-CPU data for Linux programs: as fast as plain memory, exact.
+ *
+ *     #include "percpu.h"
+ *     #include <stdio.h>
+ *
+ *     static struct percpu_counter hits;        // zero is ready to use: no init, no order
+ *
+ *     int main(void)
+ *     {
+ *         for (int i = 0; i < 1000; i++)
+ *             percpu_counter_inc(&hits);        // from any thread, also in a signal handler
+ *         printf("%lu hits, now on CPU %u\n",
+ *                (unsigned long)percpu_counter_sum(&hits), this_cpu_id());
+ *         return 0;
+ *     }
+ *
+ * An operation on this CPU's copy is one rseq critical section of a few instructions, without a
+ * locked instruction and without a system call. Where rseq is not to be had (old kernel, sandbox,
+ * another owner, another system) the same calls give the same exact results with atomics, and
+ * percpu_status() says why in a sentence.
+ *
+ * Guarantees: no operation is lost or done twice, under preemption, migration, signals, fork,
+ * thread exit and CPU hotplug, in processes where some threads have rseq and some have not. Nothing
+ * here allocates from, or locks in, libc. errno is preserved by everything that cannot fail.
+ *
+ * Limits: a copy's plain reader sees a word that others change (loads are not torn). An operation
+ * orders nothing, not even for the compiler, unless its comment says so. A vfork child must not
+ * operate: it runs in its parent's area, on another CPU. Do not unload a plugin while a thread may
+ * be inside it; see percpu_thread_unregister().
+ *
+ *   [1]  Version and configuration        [7]  (reserved: counter sets)
+ *   [2]  Which CPU am I on                [8]  (reserved: timestamps)
+ *   [3]  Registration and diagnosis       [9]  (reserved: gauges)
+ *   [4]  Per-CPU memory                   [10] (reserved: free lists)
+ *   [5]  Operations on this CPU's copy    [11] (reserved: crossing CPUs)
+ *   [6]  Counters                         [12] Machinery
+ */
+#ifndef PERCPU_H
+#define PERCPU_H
+
+/* ---- [1] Version and configuration ---------------------------------------------------------- */
+/*
+ * Define before the first inclusion, the same in every file of a program unless said otherwise:
+ *
+ *   PERCPU_STRIDE_SHIFT n    copies are 2^n bytes apart; 12 to 20, default 16. Also the largest
+ *                            object. Files with different values do not share objects.
+ *   PERCPU_NO_SHORT_NAMES    no this_cpu_* names, only percpu_this_cpu_*. Per file.
+ *   PERCPU_NO_REGISTER       never make the rseq system call: libc's registration, or the
+ *                            fallback. For sandboxes that kill. Per file.
+ *   PERCPU_FORCE_FALLBACK    no critical sections. Per file.
+ *   PERCPU_NO_LINUX          behave as on a system without rseq. Per file.
+ */
+#define PERCPU_VERSION_MAJOR 0
+#define PERCPU_VERSION_MINOR 1
+#define PERCPU_VERSION_PATCH 0
+#define PERCPU_VERSION_STRING "0.1.0"
+
+#ifndef PERCPU_STRIDE_SHIFT
+#define PERCPU_STRIDE_SHIFT 16
+#endif
+
+#include "rseq_abi.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#ifndef __GLIBC__
+#include <pthread.h>
+#endif
+#elif defined(_WIN32)
+/* Two functions of kernel32, declared here rather than by a header of 100,000 lines. */
+#elif defined(__APPLE__) || defined(__FreeBSD__)
+#include <sys/mman.h>
+#endif
+#include <errno.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#ifdef __cplusplus
+#pragma GCC diagnostic ignored "-Wold-style-cast"
+#endif
+#endif
+
+PERCPU_RSEQ_STATIC_ASSERT(PERCPU_STRIDE_SHIFT >= 12 && PERCPU_STRIDE_SHIFT <= 20,
+                          "PERCPU_STRIDE_SHIFT is 12 to 20");
+#define PERCPU_STRIDE ((size_t)1 << PERCPU_STRIDE_SHIFT)
+
+/* State of the machinery that the inline functions below read; the rest of it is in [12]. */
+struct percpu_priv_arena;
+struct percpu_priv_shared {
+    intptr_t from_own;     /* active area's address - own area's */
+    intptr_t from_tp;      /* cpu_id's address - (biased) thread pointer; 0 unknown */
+    uint32_t bound;        /* critical sections run for ids below; 0 nowhere */
+    uint32_t nr_cpus;      /* 0 not known yet */
+    uint32_t feature_size; /* bytes of the active area that the kernel maintains */
+    uint32_t libc_size;    /* what libc registered, 0 nothing */
+    uint32_t length;       /* what to register */
+    uint32_t next_row;     /* fallback rows handed out */
+    uint8_t from_own_known, from_tp_known;
+    uint8_t kernel_broken;
+    uint8_t hook;          /* enum percpu_priv_hook_state */
+    unsigned key;          /* pthread_key_t of the exit hook */
+    struct percpu_priv_arena *arenas, *hint;
+    uintptr_t lowest, highest; /* address range of all arenas */
+};
+#define PERCPU_PRIV_PASTE_(a, b) a##b
+#define PERCPU_PRIV_PASTE(a, b) PERCPU_PRIV_PASTE_(a, b)
+/* One per process where symbols are shared; the name keeps unlike configurations apart. */
+#define percpu_priv_state PERCPU_PRIV_PASTE(percpu_priv_state_v1_s, PERCPU_STRIDE_SHIFT)
+extern struct percpu_priv_shared percpu_priv_state;
+#if defined(__ELF__)
+__attribute__((weak, visibility("default")))
+#elif defined(__GNUC__)
+__attribute__((weak))
+#endif
+struct percpu_priv_shared percpu_priv_state;
+
+#if defined(__GNUC__)
+#define PERCPU_PRIV_COLD __attribute__((noinline, cold, unused))
+#define PERCPU_PRIV_OUTLINE __attribute__((noinline, unused))
+#define PERCPU_PRIV_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#else
+#define PERCPU_PRIV_COLD
+#define PERCPU_PRIV_OUTLINE
+#define PERCPU_PRIV_UNLIKELY(x) (x)
+#endif
+static PERCPU_PRIV_OUTLINE int percpu_priv_enter(void);
+static PERCPU_PRIV_OUTLINE unsigned percpu_priv_id_slow(void);
+static PERCPU_PRIV_COLD unsigned percpu_priv_node_slow(void);
+static PERCPU_PRIV_COLD unsigned percpu_priv_find_nr_cpus(void);
+static PERCPU_PRIV_OUTLINE void *percpu_priv_fallback_copy(const void *p);
+static PERCPU_PRIV_OUTLINE unsigned percpu_priv_copies(const void *p);
+
+#if PERCPU_RSEQ_PORTED
+#if PERCPU_RSEQ_OFFSET_FROM_OWN
+#define PERCPU_PRIV_OFFSET() (percpu_priv_state.from_own)
+#else
+#define PERCPU_PRIV_OFFSET() (percpu_priv_state.from_tp)
+#endif
+#endif
+#if PERCPU_RSEQ_SECTIONS && !defined(PERCPU_FORCE_FALLBACK)
+#define PERCPU_PRIV_SECTIONS 1
+#else
+#define PERCPU_PRIV_SECTIONS 0
+#endif
+
+/* ---- [2] Which CPU am I on ------------------------------------------------------------------ */
+/*
+ * The kernel keeps the number in the thread's area; reading it is one load. The answer may be out
+ * of date when you look at it, as any such answer: use it as a hint, or let [5] act on it.
+ */
+
+/**
+ * percpu_cpu_raw() - the CPU this thread runs on, or a negative number.
+ *
+ * Return: the id; negative while this thread is not registered (before its first operation,
+ * where libc did not register it) or cannot be.
+ * Order: none; but it is read anew by each call, also after a fiber moved to another thread.
+ * Context: any.
+ * Cost: a load for the offset and a load for the id; no branch, no call.
+ */
+static inline int percpu_cpu_raw(void)
+{
+#if PERCPU_RSEQ_PORTED
+    return percpu_rseq_cpu_id(PERCPU_PRIV_OFFSET());
+#else
+    return -1;
+#endif
+}
+
+/**
+ * percpu_this_cpu_id() - the CPU this thread runs on. Short name: this_cpu_id().
+ *
+ * The first call in a thread registers it with rseq, where possible.
+ *
+ * Return: the id, as in sched_getcpu(). It is below percpu_nr_cpus(), unless a sandbox hides CPUs
+ * (PERCPU_REASON_ID_RANGE): check before you index a table of your own. 0 where the system has no
+ * way to tell.
+ * Context: any. errno is preserved.
+ * Cost: percpu_cpu_raw() and a branch; without rseq a call of the system's own function.
+ */
+static inline unsigned percpu_this_cpu_id(void)
+{
+    int id = percpu_cpu_raw();
+    return PERCPU_PRIV_UNLIKELY(id < 0) ? percpu_priv_id_slow() : (unsigned)id;
+}
+
+/**
+ * percpu_this_cpu_node() - the NUMA node of this CPU. Short name: this_cpu_node().
+ *
+ * Return: the node; 0 where the system has no way to tell.
+ * Context: any. errno is preserved.
+ * Cost: a few loads since Linux 6.3; a system call before, and without rseq.
+ */
+static inline unsigned percpu_this_cpu_node(void)
+{
+#if PERCPU_RSEQ_PORTED
+    intptr_t off = PERCPU_PRIV_OFFSET();
+    if (!PERCPU_RSEQ_UNSET(off) && percpu_priv_state.feature_size >= 24 && percpu_rseq_cpu_id(off) >= 0)
+        return percpu_rseq_read_member(off, offsetof(struct percpu_rseq_area, node_id));
+#endif
+    return percpu_priv_node_slow();
+}
+
+/**
+ * percpu_this_cpu_cid() - a compact id of this CPU in this process. Short name: this_cpu_cid().
+ *
+ * Threads that run at the same time have different ids, and ids are small: below the smaller of
+ * the process's threads and CPUs, most of the time. For indexing tables in containers that use
+ * few CPUs of many.
+ *
+ * Return: the kernel's mm_cid; the CPU id before Linux 6.3 and without rseq.
+ * Context: any. errno is preserved. Cost: a few loads.
+ */
+static inline unsigned percpu_this_cpu_cid(void)
+{
+    unsigned cpu = percpu_this_cpu_id();
+#if PERCPU_RSEQ_PORTED
+    intptr_t off = PERCPU_PRIV_OFFSET();
+    if (!PERCPU_RSEQ_UNSET(off) && percpu_priv_state.feature_size >= 28 && percpu_rseq_cpu_id(off) >= 0)
+        return percpu_rseq_read_member(off, offsetof(struct percpu_rseq_area, mm_cid));
+#endif
+    return cpu;
+}
+
+/**
+ * percpu_nr_cpus() - one more than the highest CPU id that this system can have.
+ *
+ * Never a count: ids have holes, and CPUs that are offline or not allowed now may come.
+ *
+ * Context: any. errno is preserved. Cost: a load; the first call reads a file of sysfs.
+ */
+static inline unsigned percpu_nr_cpus(void)
+{
+    unsigned n = percpu_priv_state.nr_cpus;
+    return n ? n : percpu_priv_find_nr_cpus();
+}
+
+/* percpu_for_each_cpu(cpu) - loop over every id below percpu_nr_cpus(), holes included. */
+#define percpu_for_each_cpu(cpu) for ((cpu) = 0; (cpu) < percpu_nr_cpus(); (cpu)++)
+
+/* ---- [3] Registration and diagnosis --------------------------------------------------------- */
+/*
+ * A thread is registered by its first operation that finds no id: never on the hot path, once per
+ * thread, whatever comes of it. The area is libc's if libc registered one. Otherwise it is, in
+ * this order, that of a library linked in under the name __rseq_abi; the one that glibc reserves
+ * even where it was told not to register it; our own.
+ *
+ * Life of a thread: glibc keeps a thread's memory until the kernel is done with it. musl unmaps a
+ * detached thread's memory before the thread's last system call, so there a registered area is
+ * given back by a thread-specific-data destructor. From then on the thread takes the fallback: in later
+ * destructors, in late signals. A thread whose very first operation is in such a destructor is not
+ * registered either: musl disables cancellation in a thread that exits, and we do not register
+ * a thread that has cancellation disabled. (A musl thread that disabled it for itself
+ * calls percpu_thread_register(), or takes the fallback while it is disabled.)
+ */
+enum percpu_mode {
+    PERCPU_MODE_FALLBACK, /* atomics on the second bank */
+    PERCPU_MODE_LIBC,     /* critical sections, in the area that libc registered */
+    PERCPU_MODE_OWN       /* critical sections, in an area that we registered or share */
+};
+
+/* Why operations take the fallback. */
+enum percpu_reason {
+    PERCPU_REASON_NONE,           /* they do not */
+    PERCPU_REASON_NO_KERNEL,      /* ENOSYS and no sign that this kernel has rseq */
+    PERCPU_REASON_BLOCKED,        /* a sandbox refuses the system call */
+    PERCPU_REASON_LIBC_DISABLED,  /* libc does not register, and PERCPU_NO_REGISTER */
+    PERCPU_REASON_OTHER_OWNER,    /* somebody else registered this thread elsewhere */
+    PERCPU_REASON_KERNEL_BROKEN,  /* this kernel does not abort sections reliably */
+    PERCPU_REASON_NOT_PORTED,     /* no critical sections for this processor yet */
+    PERCPU_REASON_EXITING,        /* the thread is on its way out (musl) */
+    PERCPU_REASON_ID_RANGE,       /* on a CPU that percpu_nr_cpus() does not know */
+    PERCPU_REASON_NOT_MAINTAINED, /* libc has an area, but this thread's is not registered */
+    PERCPU_REASON_DISABLED,       /* built with PERCPU_FORCE_FALLBACK or PERCPU_NO_LINUX */
+    PERCPU_REASON_UNREGISTERED,   /* percpu_thread_unregister() was called in this thread */
+    PERCPU_REASON_NO_STATIC_TLS,  /* a plugin whose area would be elsewhere in each thread */
+    PERCPU_REASON_NO_EXIT_HOOK    /* no pthread key left to give the area back with (musl) */
+};
+
+struct percpu_status {
+    enum percpu_mode mode;     /* what this thread's operations use, now */
+    enum percpu_reason reason; /* why, if mode is PERCPU_MODE_FALLBACK */
+    int error;                 /* errno of the refused registration, or 0 */
+    unsigned length;           /* bytes registered (to be registered), or 0 */
+    unsigned feature_size;     /* bytes of the area that the kernel maintains, or 0 */
+    unsigned nr_cpus;          /* percpu_nr_cpus() */
+    unsigned long aborts;      /* sections restarted in this module so far; approximate */
+};
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* g++: a function that hides a struct of its name */
+#endif
+/**
+ * percpu_status() - what this thread's operations do, and why.
+ *
+ * Before the thread's first operation: what they would do. Asking registers nothing; it may ask
+ * the kernel, with arguments that it has to refuse.
+ *
+ * Context: any. errno is preserved. Cost: at worst two system calls.
+ */
+static PERCPU_PRIV_COLD struct percpu_status percpu_status(void);
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+/* percpu_reason_text() - one sentence: what is missing, what it costs here, what to do. */
+static PERCPU_PRIV_COLD const char *percpu_reason_text(enum percpu_reason reason);
+
+/**
+ * percpu_status_format() - percpu_status() as one line of text, like snprintf().
+ *
+ * Return: the length of the whole text, without the terminating zero, also if it did not fit.
+ * @buf is terminated if @size is not 0.
+ */
+static PERCPU_PRIV_COLD int percpu_status_format(char *buf, size_t size);
+
+/**
+ * percpu_thread_register() - register this thread now rather than in its first operation.
+ *
+ * Optional. Not from a thread-specific-data destructor on musl: nothing would undo it.
+ *
+ * Return: 0 if operations in this thread are critical sections; -1 if they take the fallback, with
+ * errno: that of the refused system call, or ENOTSUP.
+ */
+static PERCPU_PRIV_COLD int percpu_thread_register(void);
+
+/**
+ * percpu_thread_unregister() - leave rseq in this thread.
+ *
+ * For a plugin that will be unloaded, in each thread that ran its operations, with none running
+ * afterwards; or to hand rseq to another library. A registration of ours is undone and this
+ * thread takes the fallback from now on. A registration that is libc's, or another library's,
+ * stays and its operations stay critical sections; it only forgets the last section's address.
+ *
+ * Return: 0; -1 with the errno of the refused system call, and the thread still registered.
+ */
+static PERCPU_PRIV_COLD int percpu_thread_unregister(void);
+
+/* ---- [4] Per-CPU memory --------------------------------------------------------------------- */
+/*
+ * Copy c of an object at p is at p + c * PERCPU_STRIDE: no table, no load. Arenas of memory are
+ * laid out in rows, one per CPU, and objects are packed densely inside a row, so 512 counters share
+ * one page per CPU and no two CPUs share a cache line. Pages that nobody touches cost nothing,
+ * and a row's pages are first touched, hence placed, by its own CPU.
+ *
+ *            object a   object b   ...
+ *   row 0    [copy 0]   [copy 0]          \
+ *   row 1    [copy 1]   [copy 1]           }  first bank: written by critical sections only
+ *   ...                                   /
+ *   row n    [copy n]   [copy n]          \
+ *   ...                                    }  second bank: written by the fallback only, atomics
+ *   row 2n-1                              /
+ *
+ * A thread without rseq never writes a word that a critical section writes; that is why mixed
+ * processes stay exact. Readers visit both banks.
+ */
+
+/**
+ * percpu_alloc() - allocate an object with a copy for every CPU. Kernel: alloc_percpu().
+ * @size: bytes per copy, 1 to PERCPU_STRIDE.
+ * @align: a power of two up to PERCPU_STRIDE.
+ *
+ * Return: copy 0, all copies zeroed; NULL with errno EINVAL or ENOMEM.
+ * Context: any thread, also in a signal handler or a malloc replacement: it takes no lock. If a
+ * fork catches another thread in it, the child loses at most the memory of that one allocation.
+ * Cost: tens of ns; a mapping of 2 * percpu_nr_cpus() * PERCPU_STRIDE bytes of address
+ * space each time PERCPU_STRIDE bytes of objects have been handed out.
+ */
+static PERCPU_PRIV_OUTLINE void *percpu_alloc(size_t size, size_t align);
+
+/**
+ * percpu_free() - free an object of percpu_alloc(). Nobody may use any of its copies any more.
+ *
+ * Return: 0, also for NULL; -1 with errno EINVAL for what is not (or no longer) such an object.
+ * Context: as percpu_alloc(). Cost: reads every copy, writes those that were written.
+ */
+static PERCPU_PRIV_OUTLINE int percpu_free(void *p);
+
+#ifdef __cplusplus
+#define PERCPU_PRIV_CAST(type, x) static_cast<type>(x)
+#define PERCPU_PRIV_ALIGNOF(type) alignof(type)
+#elif defined(__GNUC__)
+#define PERCPU_PRIV_CAST(type, x) ((type)(x))
+#define PERCPU_PRIV_ALIGNOF(type) __alignof__(type)
+#endif
+
+/* PERCPU_NEW(T) - a zeroed per-CPU T, as a T *; NULL with errno ENOMEM. */
+#define PERCPU_NEW(T) PERCPU_PRIV_CAST(T *, percpu_alloc(sizeof(T), PERCPU_PRIV_ALIGNOF(T)))
+
+static inline void *percpu_priv_ptr(const void *p, unsigned row)
+{
+    return (void *)((uintptr_t)p + ((uintptr_t)row << PERCPU_STRIDE_SHIFT));
+}
+
+#if PERCPU_PRIV_SECTIONS
+#define PERCPU_PRIV_ON_BANK_1() ((unsigned)percpu_cpu_raw() < percpu_priv_state.bound || \
+                                 (percpu_priv_enter() && (unsigned)percpu_cpu_raw() < percpu_priv_state.bound))
+#else
+#define PERCPU_PRIV_ON_BANK_1() 0
+#endif
+
+static inline void *percpu_priv_this(const void *p)
+{
+    return PERCPU_PRIV_ON_BANK_1() ? percpu_priv_ptr(p, percpu_this_cpu_id())
+                                   : percpu_priv_fallback_copy(p);
+}
+
+/*
+ * percpu_ptr(p, cpu) - the copy of object p that critical sections on @cpu use. Kernel: per_cpu_ptr().
+ * this_cpu_ptr(p) - the copy that this thread uses now. Kernel: this_cpu_ptr().
+ *
+ * To read, use relaxed atomic loads. Writing through them is a race with the CPU's own sections,
+ * unless nobody operates on the object.
+ */
+#define percpu_ptr(p, cpu) PERCPU_PRIV_CAST(__typeof__(p), percpu_priv_ptr((p), (cpu)))
+#define percpu_this_cpu_ptr(p) PERCPU_PRIV_CAST(__typeof__(p), percpu_priv_this(p))
+
+/*
+ * percpu_for_each_copy(p, copy) - loop over every live copy of p, of both banks; copy is a pointer
+ * variable of p's type.
+ */
+#define percpu_for_each_copy(p, copy)                                                        \
+    for (unsigned percpu_priv_i_##copy = 0, percpu_priv_n_##copy = percpu_priv_copies(p);    \
+         percpu_priv_i_##copy < percpu_priv_n_##copy                                         \
+         && ((copy) = PERCPU_PRIV_CAST(__typeof__(p), percpu_priv_ptr((p), percpu_priv_i_##copy)), 1); \
+         percpu_priv_i_##copy++)
+
+/* ---- [5] Operations on this CPU's copy ------------------------------------------------------ */
+/*
+ * Each is one critical section on the copy of the CPU it runs on, or one atomic on a copy of the
+ * second bank. They are macros over an lvalue in copy 0 of a per-CPU object (p, s->hits), of 4
+ * bytes, or of 8 where a word has 8: integers, signed or not, and pointers; in C++ function templates.
+ * Arithmetic wraps.
+ *
+ *   this_cpu_add(x, v)  this_cpu_sub(x, v)  this_cpu_inc(x)  this_cpu_dec(x)
+ *   this_cpu_and(x, v)  this_cpu_or(x, v)
+ *   this_cpu_read(x)    this_cpu_write(x, v)
+ *   this_cpu_add_return(x, v)         returns the new value
+ *   this_cpu_xchg(x, v)               returns the old value
+ *   this_cpu_cmpxchg(x, expected, v)  returns the old value; stored if that was the expected one
+ *
+ * Order: add, sub, inc, dec, and, or: none, not even for the compiler. The others are compiler
+ * barriers and order nothing for the processor.
+ * Context: any: signal handlers, destructors, before main. errno is preserved. They cannot fail.
+ * Cost: add: 8 instructions and the load of the offset on x86-64, no lock prefix, no branch taken.
+ * Fallback: one uncontended atomic and a call.
+ *
+ * The functions under them, for other languages: percpu_this_cpu_<op>_u32 and _u64.
+ */
+#if PERCPU_PRIV_SECTIONS
+#ifdef PERCPU_BREAK_FALLBACK_ROW /* for the mutation check */
+#define PERCPU_PRIV_SECOND_BANK(p) percpu_priv_ptr((p), 0)
+#else
+#define PERCPU_PRIV_SECOND_BANK(p) percpu_priv_fallback_copy(p)
+#endif
+#define PERCPU_PRIV_SECTION(name, ...)                                                       \
+    (!PERCPU_RSEQ_UNSET(PERCPU_PRIV_OFFSET())                                                \
+     && !percpu_rseq_##name(PERCPU_RSEQ_SELF(PERCPU_PRIV_OFFSET()), __VA_ARGS__))
+#else
+#define PERCPU_PRIV_SECOND_BANK(p) percpu_priv_fallback_copy(p)
+#define PERCPU_PRIV_SECTION(name, ...) 0
+#endif
+
+/*
+ * Each operation: a hot half, the section; and a cold one that is called where the section was not
+ * to be had. It registers the thread and tries once more, or acts on the second bank.
+ */
+#define PERCPU_PRIV_DEFINE_VOID(op, section, n, atomic)                                      \
+    static PERCPU_PRIV_OUTLINE void percpu_priv_##op##_slow_u##n(uint##n##_t *p, uint##n##_t v) \
+    {                                                                                        \
+        if (percpu_priv_enter()                                                              \
+            && PERCPU_PRIV_SECTION(section##_u##n, p, v, percpu_priv_state.bound))           \
+            return;                                                                          \
+        percpu_priv_alias_u##n *copy = (percpu_priv_alias_u##n *)PERCPU_PRIV_SECOND_BANK(p); \
+        atomic;                                                                              \
+    }                                                                                        \
+    static inline void percpu_this_cpu_##op##_u##n(uint##n##_t *p, uint##n##_t v)            \
+    {                                                                                        \
+        if (PERCPU_PRIV_UNLIKELY(                                                            \
+                !PERCPU_PRIV_SECTION(section##_u##n, p, v, percpu_priv_state.bound)))        \
+            percpu_priv_##op##_slow_u##n(p, v);                                              \
+    }
+
+/* The same with a result. @args: what the section takes besides p, with types in @params. */
+#define PERCPU_PRIV_DEFINE_RESULT(op, section, n, params, args, atomic)                      \
+    static PERCPU_PRIV_OUTLINE uint##n##_t percpu_priv_##op##_slow_u##n params                  \
+    {                                                                                        \
+        uint##n##_t out;                                                                     \
+        if (percpu_priv_enter()                                                              \
+            && PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args,                  \
+                                   percpu_priv_state.bound, &out))                           \
+            return out;                                                                      \
+        percpu_priv_alias_u##n *copy = (percpu_priv_alias_u##n *)PERCPU_PRIV_SECOND_BANK(p); \
+        return atomic;                                                                       \
+    }                                                                                        \
+    static inline uint##n##_t percpu_this_cpu_##op##_u##n params                             \
+    {                                                                                        \
+        uint##n##_t out;                                                                     \
+        if (PERCPU_PRIV_UNLIKELY(                                                            \
+                !PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args,                \
+                                     percpu_priv_state.bound, &out)))                        \
+            out = percpu_priv_##op##_slow_u##n args;                                         \
+        return out;                                                                          \
+    }
+#define PERCPU_PRIV_SPREAD(...) __VA_ARGS__
+
+#define PERCPU_PRIV_DEFINE_OPS(n)                                                            \
+    typedef uint##n##_t __attribute__((__may_alias__)) percpu_priv_alias_u##n;               \
+    PERCPU_PRIV_DEFINE_VOID(add, add, n, __atomic_fetch_add(copy, v, __ATOMIC_RELAXED))      \
+    PERCPU_PRIV_DEFINE_VOID(and, and, n, __atomic_fetch_and(copy, v, __ATOMIC_RELAXED))      \
+    PERCPU_PRIV_DEFINE_VOID(or, or, n, __atomic_fetch_or(copy, v, __ATOMIC_RELAXED))         \
+    PERCPU_PRIV_DEFINE_VOID(write, store, n, __atomic_store_n(copy, v, __ATOMIC_RELAXED))    \
+    PERCPU_PRIV_DEFINE_RESULT(read, load, n, (const uint##n##_t *p), (p),                    \
+                              __atomic_load_n(copy, __ATOMIC_RELAXED))                       \
+    PERCPU_PRIV_DEFINE_RESULT(add_return, add_return, n, (uint##n##_t *p, uint##n##_t v), (p, v), \
+                              __atomic_add_fetch(copy, v, __ATOMIC_RELAXED))                 \
+    PERCPU_PRIV_DEFINE_RESULT(xchg, xchg, n, (uint##n##_t *p, uint##n##_t v), (p, v),        \
+                              __atomic_exchange_n(copy, v, __ATOMIC_RELAXED))                \
+    PERCPU_PRIV_DEFINE_RESULT(cmpxchg, cmpxchg, n,                                           \
+                              (uint##n##_t *p, uint##n##_t expected, uint##n##_t v),         \
+                              (p, expected, v),                                              \
+                              percpu_priv_cmpxchg_u##n(copy, expected, v))
+#define PERCPU_PRIV_DEFINE_CMPXCHG(n)                                                        \
+    static inline uint##n##_t percpu_priv_cmpxchg_u##n(void *copy, uint##n##_t expected,     \
+                                                       uint##n##_t v)                        \
+    {                                                                                        \
+        (void)__atomic_compare_exchange_n((uint##n##_t *)copy, &expected, v, 0,              \
+                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED);               \
+        return expected; /* overwritten with what was there, if that was another value */    \
+    }
+PERCPU_PRIV_DEFINE_CMPXCHG(32)
+PERCPU_PRIV_DEFINE_OPS(32)
+#if UINTPTR_MAX > 0xffffffffu
+PERCPU_PRIV_DEFINE_CMPXCHG(64)
+PERCPU_PRIV_DEFINE_OPS(64)
+#define PERCPU_PRIV_SELECT(x, name) \
+    PERCPU_PRIV_IF(sizeof(x) == 8, name##_u64, PERCPU_PRIV_IF(sizeof(x) == 4, name##_u32, PERCPU_PRIV_WRONG))
+#else
+#define PERCPU_PRIV_SELECT(x, name) PERCPU_PRIV_IF(sizeof(x) == 4, name##_u32, PERCPU_PRIV_WRONG)
+#endif
+
+#ifndef __cplusplus
+#if defined(__has_attribute)
+#if __has_attribute(error)
+#define PERCPU_PRIV_ERROR(text) __attribute__((error(text)))
+#endif
+#endif
+#ifndef PERCPU_PRIV_ERROR
+#define PERCPU_PRIV_ERROR(text)
+#endif
+extern uint32_t percpu_priv_operand_error() PERCPU_PRIV_ERROR(
+    "this_cpu_* operands are integers or pointers of 4 bytes, or of 8 where a word has 8");
+#define PERCPU_PRIV_WRONG percpu_priv_operand_error
+#define PERCPU_PRIV_IF(cond, a, b) __builtin_choose_expr(cond, a, b)
+/* Pick the function by size; floating-point operands would be cut to integers, so they are errors. */
+#define PERCPU_PRIV_OP(x, name)                                                              \
+    PERCPU_PRIV_IF(__builtin_types_compatible_p(__typeof__(x), float)                        \
+                       || __builtin_types_compatible_p(__typeof__(x), double),               \
+                   PERCPU_PRIV_WRONG, PERCPU_PRIV_SELECT(x, name))
+#define PERCPU_PRIV_ADDRESS(x) ((void *)(uintptr_t) & (x))
+#define PERCPU_PRIV_VALUE(x, v) \
+    ((__typeof__(PERCPU_PRIV_IF(sizeof(x) == 8, (uint64_t)0, (uint32_t)0)))(uintptr_t)(v))
+#define percpu_this_cpu_add(x, v) \
+    (PERCPU_PRIV_OP(x, percpu_this_cpu_add)(PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, v)))
+#define percpu_this_cpu_sub(x, v) \
+    (PERCPU_PRIV_OP(x, percpu_this_cpu_add)(PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, 0 - (uintptr_t)(v))))
+#define percpu_this_cpu_and(x, v) \
+    (PERCPU_PRIV_OP(x, percpu_this_cpu_and)(PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, v)))
+#define percpu_this_cpu_or(x, v) \
+    (PERCPU_PRIV_OP(x, percpu_this_cpu_or)(PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, v)))
+#define percpu_this_cpu_write(x, v) \
+    (PERCPU_PRIV_OP(x, percpu_this_cpu_write)(PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, v)))
+#define percpu_this_cpu_read(x) \
+    ((__typeof__(x))(uintptr_t)PERCPU_PRIV_OP(x, percpu_this_cpu_read)(PERCPU_PRIV_ADDRESS(x)))
+#define percpu_this_cpu_add_return(x, v)                                              \
+    ((__typeof__(x))(uintptr_t)PERCPU_PRIV_OP(x, percpu_this_cpu_add_return)(         \
+        PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, v)))
+#define percpu_this_cpu_xchg(x, v)                                                    \
+    ((__typeof__(x))(uintptr_t)PERCPU_PRIV_OP(x, percpu_this_cpu_xchg)(               \
+        PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, v)))
+#define percpu_this_cpu_cmpxchg(x, expected, v)                                       \
+    ((__typeof__(x))(uintptr_t)PERCPU_PRIV_OP(x, percpu_this_cpu_cmpxchg)(            \
+        PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, expected), PERCPU_PRIV_VALUE(x, v)))
+#else
+extern "C++" {
+template <unsigned long size> struct percpu_priv_ops; /* undefined: operands have 4 or 8 bytes */
+#define PERCPU_PRIV_DEFINE_CXX(n)                                                            \
+    template <> struct percpu_priv_ops<n / 8> {                                              \
+        typedef uint##n##_t word;                                                            \
+        static void add(word *p, word v) { percpu_this_cpu_add_u##n(p, v); }                 \
+        static void and_(word *p, word v) { percpu_this_cpu_and_u##n(p, v); }                \
+        static void or_(word *p, word v) { percpu_this_cpu_or_u##n(p, v); }                  \
+        static void write(word *p, word v) { percpu_this_cpu_write_u##n(p, v); }             \
+        static word read(word *p) { return percpu_this_cpu_read_u##n(p); }                   \
+        static word add_return(word *p, word v) { return percpu_this_cpu_add_return_u##n(p, v); } \
+        static word xchg(word *p, word v) { return percpu_this_cpu_xchg_u##n(p, v); }        \
+        static word cmpxchg(word *p, word e, word v) { return percpu_this_cpu_cmpxchg_u##n(p, e, v); } \
+    };
+PERCPU_PRIV_DEFINE_CXX(32)
+#if UINTPTR_MAX > 0xffffffffu
+PERCPU_PRIV_DEFINE_CXX(64)
+#endif
+#undef PERCPU_PRIV_DEFINE_CXX
+template <typename T> struct percpu_priv_operand : percpu_priv_ops<sizeof(T)> {
+    typedef typename percpu_priv_ops<sizeof(T)>::word word;
+    static word *address(T &x) { return (word *)(uintptr_t)&x; }
+    static word encode(T v) { return (word)(uintptr_t)v; }
+    static T decode(word v) { return (T)(uintptr_t)v; }
+};
+template <> struct percpu_priv_operand<float>; /* undefined: integers and pointers only */
+template <> struct percpu_priv_operand<double>;
+template <typename T, typename V> inline void percpu_this_cpu_add(T &x, V v)
+{
+    typedef percpu_priv_operand<T> o;
+    o::add(o::address(x), (typename o::word)v);
+}
+template <typename T, typename V> inline void percpu_this_cpu_sub(T &x, V v)
+{
+    typedef percpu_priv_operand<T> o;
+    o::add(o::address(x), (typename o::word)(0 - (typename o::word)v));
+}
+template <typename T, typename V> inline void percpu_this_cpu_and(T &x, V v)
+{
+    typedef percpu_priv_operand<T> o;
+    o::and_(o::address(x), (typename o::word)v);
+}
+template <typename T, typename V> inline void percpu_this_cpu_or(T &x, V v)
+{
+    typedef percpu_priv_operand<T> o;
+    o::or_(o::address(x), (typename o::word)v);
+}
+template <typename T, typename V> inline void percpu_this_cpu_write(T &x, V v)
+{
+    typedef percpu_priv_operand<T> o;
+    o::write(o::address(x), o::encode((T)v));
+}
+template <typename T> inline T percpu_this_cpu_read(T &x)
+{
+    typedef percpu_priv_operand<T> o;
+    return o::decode(o::read(o::address(x)));
+}
+template <typename T, typename V> inline T percpu_this_cpu_add_return(T &x, V v)
+{
+    typedef percpu_priv_operand<T> o;
+    return o::decode(o::add_return(o::address(x), (typename o::word)v));
+}
+template <typename T, typename V> inline T percpu_this_cpu_xchg(T &x, V v)
+{
+    typedef percpu_priv_operand<T> o;
+    return o::decode(o::xchg(o::address(x), o::encode((T)v)));
+}
+template <typename T, typename E, typename V> inline T percpu_this_cpu_cmpxchg(T &x, E expected, V v)
+{
+    typedef percpu_priv_operand<T> o;
+    return o::decode(o::cmpxchg(o::address(x), o::encode((T)expected), o::encode((T)v)));
+}
+} /* extern "C++" */
+#endif
+#define percpu_this_cpu_inc(x) percpu_this_cpu_add(x, 1)
+#define percpu_this_cpu_dec(x) percpu_this_cpu_sub(x, 1)
+
+/* ---- [6] Counters --------------------------------------------------------------------------- */
+/*
+ * A handle of a few words, ready to use when it is zero. The first add allocates the copies. Where
+ * it cannot (out of memory), the amount goes to a word in the handle itself, which every sum includes:
+ * no add is ever lost. Words wrap modulo 2^64, on 32-bit machines 2^32.
+ */
+typedef uintptr_t percpu_word;
+#if UINTPTR_MAX > 0xffffffffu
+#define PERCPU_PRIV_ADD_WORD(p, v, bound) PERCPU_PRIV_SECTION(add_u64, p, v, bound)
+#else
+#define PERCPU_PRIV_ADD_WORD(p, v, bound) PERCPU_PRIV_SECTION(add_u32, p, v, bound)
+#endif
+
+struct percpu_counter {
+    percpu_word *base; /* copy 0; NULL: not allocated yet */
+    uint32_t rows;     /* critical sections run for CPU ids below; not above what base has */
+    percpu_word spill; /* adds that found no memory */
+    percpu_word taken; /* the sum at the last take */
+};
+
+PERCPU_RSEQ_STATIC_ASSERT(__atomic_always_lock_free(sizeof(percpu_word), 0),
+                          "handlers rely on lock-free words");
+
+static PERCPU_PRIV_OUTLINE void percpu_priv_counter_slow(struct percpu_counter *c, percpu_word v);
+
+/**
+ * percpu_counter_init() - set a counter to zero and allocate it now, to be told of ENOMEM now.
+ *
+ * Optional: a zeroed struct is ready. Return: 0; -1 with errno ENOMEM, and the counter is usable.
+ */
+static PERCPU_PRIV_COLD int percpu_counter_init(struct percpu_counter *c);
+
+/**
+ * percpu_counter_destroy() - free a counter that nobody uses any more. It is zero and usable again.
+ */
+static PERCPU_PRIV_COLD void percpu_counter_destroy(struct percpu_counter *c);
+
+/**
+ * percpu_counter_add() - add to a counter, as percpu_counter_sub/inc/dec do.
+ *
+ * Order: none, not even for the compiler.
+ * Context: any: signal handlers, malloc replacements, destructors, before main. errno is preserved.
+ * Cost: this_cpu_add(), two loads and a branch that is not taken.
+ */
+static inline void percpu_counter_add(struct percpu_counter *c, percpu_word v)
+{
+    percpu_word *base = __atomic_load_n(&c->base, __ATOMIC_RELAXED);
+    uint32_t rows = __atomic_load_n(&c->rows, __ATOMIC_RELAXED);
+    (void)rows; /* each is checked alone, so their order does not matter */
+    if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_ADD_WORD(base, v, rows)))
+        percpu_priv_counter_slow(c, v);
+}
+static inline void percpu_counter_sub(struct percpu_counter *c, percpu_word v)
+{
+    percpu_counter_add(c, 0 - v);
+}
+static inline void percpu_counter_inc(struct percpu_counter *c) { percpu_counter_add(c, 1); }
+static inline void percpu_counter_dec(struct percpu_counter *c) { percpu_counter_sub(c, 1); }
+
+/**
+ * percpu_counter_sum() - the sum of all adds.
+ *
+ * Return: exact once adders have stopped (and you know by synchronisation that they have). While
+ * they run, between the true values at the call's start and at its end, if the counter only grows.
+ * Context: any. Cost: a cache miss per CPU.
+ */
+static PERCPU_PRIV_OUTLINE percpu_word percpu_counter_sum(struct percpu_counter *c);
+
+/**
+ * percpu_counter_take() - what was added since the last take.
+ *
+ * The takes of all threads together, and a final one, give each add exactly once. sum() is not
+ * affected: no CPU's row is written.
+ * Context: any. Cost: as sum(), repeated if another take gets between.
+ */
+static PERCPU_PRIV_OUTLINE percpu_word percpu_counter_take(struct percpu_counter *c);
+
+/* ---- [7] to [11] are reserved for counter sets, timestamps, gauges, free lists, fences ------- */
+
+/* ---- [12] Machinery ------------------------------------------------------------------------- */
+/*
+ * Everything below is off the hot path. What several threads write is written with atomics, and
+ * only ever from "unknown" to one value that all would compute. Nothing blocks, so everything may
+ * be interrupted by a signal handler that does the same, or be cut short by fork.
+ */
+
+enum percpu_priv_thread_state {
+    PERCPU_PRIV_FRESH,      /* nothing tried yet */
+    PERCPU_PRIV_REGISTERED, /* by us, or we share the area of who did */
+    PERCPU_PRIV_REFUSED,    /* one attempt was made; reason and error say how it ended */
+    PERCPU_PRIV_LEFT        /* given back: never again in this thread */
+};
+
+#define PERCPU_PRIV_LOAD(x) __atomic_load_n(&(x), __ATOMIC_RELAXED)
+#define PERCPU_PRIV_STORE(x, v) __atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
+
+/* ---- The operating system */
+
+#if defined(__linux__)
+/* libc's syscall(), by another name: unistd.h declares it only for some feature macros. */
+extern long percpu_priv_syscall(long number, ...) __asm__("syscall");
+extern unsigned long percpu_priv_getauxval(unsigned long type) __asm__("getauxval");
+extern int percpu_priv_getcpu(void) __asm__("sched_getcpu");
+#elif defined(__FreeBSD__)
+extern int percpu_priv_getcpu(void) __asm__("sched_getcpu"); /* since 13.1 */
+#elif defined(__APPLE__)
+extern int percpu_priv_cpu_number(size_t *cpu) __asm__("_pthread_cpu_number_np"); /* since 11.0 */
+#elif defined(_WIN32)
+struct percpu_priv_processor {
+    uint16_t group;
+    uint8_t number, reserved;
+};
+extern void __stdcall percpu_priv_processor_number(struct percpu_priv_processor *out) __asm__(
+    "GetCurrentProcessorNumberEx");
+extern uint16_t __stdcall percpu_priv_groups(void) __asm__("GetMaximumProcessorGroupCount");
+extern uint32_t __stdcall percpu_priv_processors(uint16_t group) __asm__("GetMaximumProcessorCount");
+extern void *__stdcall percpu_priv_virtual_alloc(void *at, size_t size, uint32_t type,
+                                                 uint32_t protect) __asm__("VirtualAlloc");
+extern int __stdcall percpu_priv_virtual_free(void *at, size_t size, uint32_t type) __asm__("VirtualFree");
+#endif
+
+/* The system's own answer, slow but always there; 0 where it has none. */
+static PERCPU_PRIV_OUTLINE unsigned percpu_priv_os_cpu(void)
+{
+#if defined(PERCPU_NO_LINUX)
+    return 0;
+#elif defined(__linux__) || defined(__FreeBSD__)
+    int cpu = percpu_priv_getcpu();
+    return cpu < 0 ? 0 : (unsigned)cpu;
+#elif defined(__APPLE__)
+    size_t cpu = 0;
+    return percpu_priv_cpu_number(&cpu) ? 0 : (unsigned)cpu;
+#elif defined(_WIN32)
+    struct percpu_priv_processor at;
+    percpu_priv_processor_number(&at);
+    return at.group * 64u + at.number;
+#else
+    return 0;
+#endif
+}
+
+#if PERCPU_RSEQ_LINUX
+/* The last number of a list like "0-3,8-11", + 1; 0 if the file cannot be read. */
+static PERCPU_PRIV_COLD unsigned percpu_priv_possible(void)
+{
+    char buf[256];
+    unsigned last = 0, n = 0;
+    long fd = percpu_priv_syscall(SYS_openat, -100, "/sys/devices/system/cpu/possible", 02000000);
+    long got = 0;
+    if (fd < 0)
+        return 0;
+    while ((got = percpu_priv_syscall(SYS_read, fd, buf, sizeof buf)) > 0)
+        for (long i = 0; i < got; i++)
+            if (buf[i] >= '0' && buf[i] <= '9')
+                last = n = n * 10 + (unsigned)(buf[i] - '0');
+            else
+                n = 0;
+    (void)percpu_priv_syscall(SYS_close, fd);
+    return got < 0 ? 0 : last + 1;
+}
+
+/* Without sysfs: the highest CPU that this process may use now, + 1. */
+static PERCPU_PRIV_COLD unsigned percpu_priv_affinity(void)
+{
+    unsigned long mask[1024];
+    const unsigned bits = 8 * sizeof mask[0];
+    long got = percpu_priv_syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
+    for (long i = got / (long)sizeof mask[0] - 1; i >= 0; i--)
+        for (unsigned bit = bits; bit-- > 0;)
+            if (mask[i] >> bit & 1)
+                return (unsigned)i * bits + bit + 1;
+    return 1;
+}
+#endif
+
+/* Rows in the table: ids are 16 bits at most here; Linux's own limit is lower. */
+#if UINTPTR_MAX > 0xffffffffu
+#define PERCPU_PRIV_MAX_CPUS 65536u
+#else
+#define PERCPU_PRIV_MAX_CPUS 256u /* address space is short; higher ids take the fallback */
+#endif
+
+static PERCPU_PRIV_COLD unsigned percpu_priv_find_nr_cpus(void)
+{
+    int saved = errno;
+    unsigned n = 0;
+#if PERCPU_RSEQ_LINUX
+    n = percpu_priv_possible();
+    if (!n)
+        n = percpu_priv_affinity();
+#elif defined(_WIN32)
+    n = percpu_priv_groups() > 1 ? percpu_priv_groups() * 64u : percpu_priv_processors(0);
+#endif
+    if (!n)
+        n = 1;
+    if (n > PERCPU_PRIV_MAX_CPUS)
+        n = PERCPU_PRIV_MAX_CPUS;
+    if (PERCPU_PRIV_LOAD(percpu_priv_state.nr_cpus) == 0) {
+        PERCPU_PRIV_STORE(percpu_priv_state.nr_cpus, n);
+        PERCPU_PRIV_STORE(percpu_priv_state.bound, percpu_priv_state.kernel_broken ? 0 : n);
+    }
+    errno = saved;
+    return PERCPU_PRIV_LOAD(percpu_priv_state.nr_cpus);
+}
+
+/* ---- Registration */
+
+#if PERCPU_RSEQ_PORTED
+
+/*
+ * arm64, Linux 6.19 to 7.0.13 and 7.1 before rc3: a section is not aborted when its thread is
+ * preempted and resumed on the same CPU, so another thread can get in between.
+ */
+static PERCPU_PRIV_COLD int percpu_priv_release_broken(const char *release)
+{
+    unsigned v[4] = {0, 0, 0, 999}; /* major, minor, patch, release candidate */
+    int i = 0;
+    for (const char *s = release; *s && i < 4; s++) {
+        if (*s >= '0' && *s <= '9') {
+            v[i] = (s == release || s[-1] < '0' || s[-1] > '9' ? 0 : v[i] * 10) + (unsigned)(*s - '0');
+        } else if (*s == '.' && i < 2) {
+            i++;
+        } else if (*s == '-' && s[1] == 'r' && s[2] == 'c' && s[3] >= '0' && s[3] <= '9') {
+            s += 2;
+            i = 3;
+        } else {
+            break;
+        }
+    }
+    if (v[0] == 6)
+        return v[1] >= 19;
+    return v[0] == 7 && ((v[1] == 0 && v[2] < 14) || (v[1] == 1 && v[2] == 0 && v[3] < 3));
+}
+
+static PERCPU_PRIV_COLD int percpu_priv_kernel_broken(void)
+{
+#if defined(PERCPU_TEST_RELEASE) /* for the tests, on any architecture */
+    return percpu_priv_release_broken(PERCPU_TEST_RELEASE);
+#elif defined(__aarch64__)
+    char uts[6][65];
+    return percpu_priv_syscall(SYS_uname, uts) == 0 && percpu_priv_release_broken(uts[2]);
+#else
+    return 0;
+#endif
+}
+
+/* This thread's record. */
+static inline struct percpu_rseq_thread *percpu_priv_thread(void)
+{
+    int constant;
+    return (struct percpu_rseq_thread *)(void *)percpu_rseq_locate_own(&constant);
+}
+
+static inline int percpu_priv_offset_known(void)
+{
+    return PERCPU_RSEQ_OFFSET_FROM_OWN ? PERCPU_PRIV_LOAD(percpu_priv_state.from_own_known)
+                                       : PERCPU_PRIV_LOAD(percpu_priv_state.from_tp_known);
+}
+
+/* Make known what one object file may not know yet but another file of its program does. */
+static PERCPU_PRIV_COLD void percpu_priv_publish(char *own, char *area, int known)
+{
+#if PERCPU_RSEQ_OFFSET_FROM_OWN
+    (void)known;
+    if (PERCPU_PRIV_LOAD(percpu_priv_state.from_own) != area - own)
+        PERCPU_PRIV_STORE(percpu_priv_state.from_own, area - own);
+    __atomic_store_n(&percpu_priv_state.from_own_known, 1, __ATOMIC_RELEASE);
+#else
+    intptr_t off = area + PERCPU_RSEQ_CPU_ID_OFFSET - (percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS);
+    (void)own;
+    if (known && PERCPU_PRIV_LOAD(percpu_priv_state.from_tp) != off)
+        PERCPU_PRIV_STORE(percpu_priv_state.from_tp, off);
+    __atomic_store_n(&percpu_priv_state.from_tp_known, 1, __ATOMIC_RELEASE);
+#endif
+}
+
+/* Find out, once per process, which area threads use; see [3] for the order. */
+static PERCPU_PRIV_COLD void percpu_priv_find_area(void)
+{
+    unsigned libc_size, kernel, align, feature;
+    int constant, foreign_constant;
+    ptrdiff_t libc = percpu_rseq_libc(&libc_size);
+    char *own = percpu_rseq_locate_own(&constant);
+    char *foreign = percpu_rseq_locate_foreign(&foreign_constant);
+    char *area = own;
+    kernel = (unsigned)percpu_priv_getauxval(PERCPU_RSEQ_AT_FEATURE_SIZE);
+    align = (unsigned)percpu_priv_getauxval(PERCPU_RSEQ_AT_ALIGN);
+    feature = kernel ? kernel : PERCPU_RSEQ_FEATURE_LEGACY;
+    percpu_priv_state.length = PERCPU_RSEQ_LENGTH_LEGACY;
+    if (libc && libc_size) {
+        area = percpu_rseq_tp() + libc;
+        constant = 1;
+        /* glibc before 2.41 says 32, or 20, of an area of 32 bytes on any kernel. */
+        if (libc_size != 20 && libc_size != 32)
+            feature = libc_size;
+    } else if (foreign != own && foreign_constant) {
+        area = foreign;
+        constant = 1;
+    } else if (libc) {
+        area = percpu_rseq_tp() + libc;
+        constant = 1;
+    } else if (feature > PERCPU_RSEQ_LENGTH_LEGACY && feature <= sizeof(struct percpu_rseq_area)
+               && align <= 64) {
+        percpu_priv_state.length = feature;
+    }
+    if (!libc_size && feature > percpu_priv_state.length)
+        feature = percpu_priv_state.length;
+    if (libc_size && feature > 32 && libc_size <= 32)
+        feature = 32;
+    percpu_priv_state.libc_size = libc ? libc_size : 0;
+    percpu_priv_state.feature_size = feature;
+    percpu_priv_state.kernel_broken = (uint8_t)percpu_priv_kernel_broken();
+    percpu_priv_publish(own, area, constant);
+}
+
+static inline long percpu_priv_rseq(void *area, unsigned length, int flags)
+{
+    return percpu_priv_syscall(PERCPU_RSEQ_SYSCALL, area, (uint32_t)length, flags, PERCPU_RSEQ_SIGNATURE);
+}
+
+static inline void *percpu_priv_area(void)
+{
+#if PERCPU_RSEQ_OFFSET_FROM_OWN
+    return (char *)percpu_priv_thread() + percpu_priv_state.from_own;
+#else
+    return percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + percpu_priv_state.from_tp - PERCPU_RSEQ_CPU_ID_OFFSET;
+#endif
+}
+
+/* What a refused registration means. AT_RSEQ entries: the kernel has rseq, whoever says ENOSYS. */
+static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_refusal(int error)
+{
+    if (error == EINVAL)
+        return PERCPU_REASON_OTHER_OWNER;
+    if (error == ENOSYS && !percpu_priv_getauxval(PERCPU_RSEQ_AT_FEATURE_SIZE))
+        return PERCPU_REASON_NO_KERNEL;
+    return PERCPU_REASON_BLOCKED;
+}
+
+#ifdef __GLIBC__
+/* glibc keeps static TLS until the kernel has let go of the thread: nothing to give back. */
+static inline int percpu_priv_may_register(void) { return 1; }
+static inline int percpu_priv_arm_exit_hook(struct percpu_rseq_thread *t) { (void)t; return 1; }
+#else
+enum percpu_priv_hook_state { PERCPU_PRIV_NO_HOOK, PERCPU_PRIV_MAKING_HOOK, PERCPU_PRIV_HOOK, PERCPU_PRIV_HOOK_FAILED };
+
+/* The thread is on its way out, and its memory may be unmapped before its last system call. */
+static PERCPU_PRIV_COLD void percpu_priv_at_thread_exit(void *thread)
+{
+    struct percpu_rseq_thread *t = (struct percpu_rseq_thread *)thread;
+    t->reason = PERCPU_REASON_EXITING;
+    t->state = PERCPU_PRIV_LEFT; /* from here on no handler registers it again */
+    __asm__ volatile("" ::: "memory");
+    if (t->length)
+        (void)percpu_priv_rseq(percpu_priv_area(), t->length, PERCPU_RSEQ_FLAG_UNREGISTER);
+    t->length = 0;
+}
+
+/* In the constructor, or before it by whoever comes first; never under a lock of ours. */
+static PERCPU_PRIV_COLD int percpu_priv_make_hook(void)
+{
+    uint8_t none = PERCPU_PRIV_NO_HOOK;
+    pthread_key_t key;
+    if (__atomic_compare_exchange_n(&percpu_priv_state.hook, &none, PERCPU_PRIV_MAKING_HOOK, 0,
+                                    __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+        int failed = pthread_key_create(&key, percpu_priv_at_thread_exit);
+        percpu_priv_state.key = failed ? 0 : (unsigned)key;
+        __atomic_store_n(&percpu_priv_state.hook, failed ? PERCPU_PRIV_HOOK_FAILED : PERCPU_PRIV_HOOK,
+                         __ATOMIC_RELEASE);
+    }
+    return __atomic_load_n(&percpu_priv_state.hook, __ATOMIC_ACQUIRE);
+}
+
+/*
+ * A musl thread that exits has cancellation disabled before the first destructor runs. In the last
+ * destructor pass a hook armed now would never be called, so such a thread is left alone.
+ */
+static PERCPU_PRIV_COLD int percpu_priv_may_register(void)
+{
+    int old = 0;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+    if (old != PTHREAD_CANCEL_DISABLE)
+        pthread_setcancelstate(old, (int *)0);
+    return old == PTHREAD_CANCEL_ENABLE && percpu_priv_make_hook() != PERCPU_PRIV_MAKING_HOOK;
+}
+
+static PERCPU_PRIV_COLD int percpu_priv_arm_exit_hook(struct percpu_rseq_thread *t)
+{
+    return percpu_priv_make_hook() == PERCPU_PRIV_HOOK
+           && pthread_setspecific((pthread_key_t)percpu_priv_state.key, t) == 0;
+}
+#endif
+
+/* The one attempt of this thread. */
+static PERCPU_PRIV_COLD void percpu_priv_attempt(struct percpu_rseq_thread *t)
+{
+    unsigned length = percpu_priv_state.length;
+    long failed;
+    /*
+     * A signal handler from here on sees an attempt that was made and takes the fallback, until
+     * the kernel says otherwise in the area. It never registers in between.
+     */
+    t->state = PERCPU_PRIV_REFUSED;
+    t->reason = PERCPU_REASON_NO_EXIT_HOOK;
+    __asm__ volatile("" ::: "memory");
+    if (!percpu_priv_arm_exit_hook(t))
+        return;
+    failed = percpu_priv_rseq(percpu_priv_area(), length, 0);
+    if (failed && errno == EINVAL && length != PERCPU_RSEQ_LENGTH_LEGACY) {
+        length = PERCPU_RSEQ_LENGTH_LEGACY;
+        failed = percpu_priv_rseq(percpu_priv_area(), length, 0);
+    }
+    if (failed && errno != EBUSY) { /* EBUSY: this very area is registered, by who shares it */
+        t->error = errno;
+        t->reason = (uint8_t)percpu_priv_refusal(errno);
+        return;
+    }
+    t->length = failed ? 0 : length;
+    t->reason = PERCPU_REASON_NONE;
+    t->state = PERCPU_PRIV_REGISTERED;
+}
+
+/* Why this thread cannot even try, or PERCPU_REASON_NONE. */
+static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_obstacle(const struct percpu_rseq_thread *t)
+{
+    if (t->state != PERCPU_PRIV_FRESH)
+        return (enum percpu_reason)t->reason;
+    if (percpu_priv_state.libc_size)
+        return PERCPU_REASON_NOT_MAINTAINED;
+    if (PERCPU_RSEQ_UNSET(PERCPU_PRIV_OFFSET()))
+        return PERCPU_REASON_NO_STATIC_TLS;
+#ifdef PERCPU_NO_REGISTER
+    return PERCPU_REASON_LIBC_DISABLED;
+#else
+    return percpu_priv_may_register() ? PERCPU_REASON_NONE : PERCPU_REASON_EXITING;
+#endif
+}
+#endif /* PERCPU_RSEQ_PORTED */
+
+/*
+ * The slow path of everything: make this thread able to run critical sections. Return: it is.
+ * After the first time it is two loads and a compare.
+ */
+static PERCPU_PRIV_OUTLINE int percpu_priv_enter(void)
+{
+#if PERCPU_RSEQ_PORTED
+    struct percpu_rseq_thread *t = percpu_priv_thread();
+    int saved;
+    if (percpu_cpu_raw() < 0 && t->state != PERCPU_PRIV_FRESH && percpu_priv_state.nr_cpus)
+        return 0;
+    saved = errno;
+    if (!percpu_priv_offset_known())
+        percpu_priv_find_area();
+    (void)percpu_nr_cpus();
+    if (percpu_cpu_raw() < 0 && percpu_priv_obstacle(t) == PERCPU_REASON_NONE)
+        percpu_priv_attempt(t);
+    errno = saved;
+#endif
+    return percpu_cpu_raw() >= 0;
+}
+
+#if defined(__GNUC__) && PERCPU_RSEQ_PORTED
+/*
+ * So that percpu_cpu_raw() works from main() on where libc registers, and so that no signal handler
+ * is the first to find out. Anything that runs earlier finds out by itself.
+ */
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wunknown-warning-option"
+#pragma clang diagnostic ignored "-Wglobal-constructors"
+#endif
+__attribute__((constructor(101))) static void percpu_priv_at_start(void)
+{
+    int saved = errno;
+    if (!percpu_priv_offset_known())
+        percpu_priv_find_area();
+#if !defined(__GLIBC__) && !defined(PERCPU_NO_REGISTER)
+    (void)percpu_priv_make_hook();
+#endif
+    errno = saved;
+}
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+#endif
+
+static PERCPU_PRIV_OUTLINE unsigned percpu_priv_id_slow(void)
+{
+    int saved = errno;
+    unsigned cpu = percpu_priv_enter() ? (unsigned)percpu_cpu_raw() : percpu_priv_os_cpu();
+    errno = saved;
+    return cpu;
+}
+
+static PERCPU_PRIV_COLD unsigned percpu_priv_node_slow(void)
+{
+    unsigned node = 0;
+#if PERCPU_RSEQ_LINUX
+    int saved = errno;
+    unsigned cpu;
+    if (percpu_priv_syscall(SYS_getcpu, &cpu, &node, (void *)0) != 0)
+        node = 0;
+    errno = saved;
+#endif
+    return node;
+}
+
+static PERCPU_PRIV_COLD int percpu_thread_register(void)
+{
+#if PERCPU_RSEQ_PORTED && !defined(PERCPU_NO_REGISTER)
+    if (!percpu_priv_enter()) {
+        /* The caller vouches that this thread is not exiting: try in spite of disabled cancellation. */
+        struct percpu_rseq_thread *t = percpu_priv_thread();
+        int saved = errno;
+        if (percpu_priv_obstacle(t) == PERCPU_REASON_EXITING && t->state == PERCPU_PRIV_FRESH)
+            percpu_priv_attempt(t);
+        errno = saved;
+    }
+#endif
+    struct percpu_status s = percpu_status();
+    if (s.mode != PERCPU_MODE_FALLBACK)
+        return 0;
+    errno = s.error ? s.error : ENOTSUP;
+    return -1;
+}
+
+static PERCPU_PRIV_COLD int percpu_thread_unregister(void)
+{
+#if PERCPU_RSEQ_PORTED
+    struct percpu_rseq_thread *t = percpu_priv_thread();
+    if (!percpu_priv_offset_known())
+        percpu_priv_find_area();
+    if (t->length) {
+        if (percpu_priv_rseq(percpu_priv_area(), t->length, PERCPU_RSEQ_FLAG_UNREGISTER) != 0)
+            return -1;
+        t->length = 0;
+    } else if (percpu_cpu_raw() >= 0) {
+        *(volatile uint64_t *)((char *)percpu_priv_area() + offsetof(struct percpu_rseq_area, rseq_cs)) = 0;
+        return 0;
+    }
+    if (t->state == PERCPU_PRIV_FRESH || t->state == PERCPU_PRIV_REGISTERED) {
+        t->reason = PERCPU_REASON_UNREGISTERED;
+        t->state = PERCPU_PRIV_LEFT;
+    }
+#endif
+    return 0;
+}
+
+/* ---- Diagnosis */
+
+#if PERCPU_RSEQ_PORTED
+/*
+ * Would a registration succeed? Ask for one at an address that the kernel has to refuse, last of
+ * all: EFAULT means that everything else was right; EINVAL that another area is registered.
+ */
+static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_probe(int *error)
+{
+    void *nowhere = (void *)(~(uintptr_t)0 - 4095);
+    if (percpu_priv_rseq(nowhere, PERCPU_RSEQ_LENGTH_LEGACY, 0) == 0 || errno == EFAULT)
+        return PERCPU_REASON_NONE;
+    *error = errno;
+    return percpu_priv_refusal(errno);
+}
+
+static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_diagnose(struct percpu_status *s)
+{
+    struct percpu_rseq_thread *t = percpu_priv_thread();
+    int id = percpu_cpu_raw();
+    enum percpu_reason reason;
+    s->mode = percpu_priv_state.libc_size ? PERCPU_MODE_LIBC : PERCPU_MODE_OWN;
+    s->feature_size = percpu_priv_state.feature_size;
+    s->length = percpu_priv_state.libc_size > 32 ? percpu_priv_state.libc_size
+                : t->length                      ? t->length
+                                                 : percpu_priv_state.length;
+    if (percpu_priv_state.kernel_broken)
+        return PERCPU_REASON_KERNEL_BROKEN;
+    if (id >= 0)
+        return (unsigned)id < percpu_priv_state.bound ? PERCPU_REASON_NONE : PERCPU_REASON_ID_RANGE;
+    s->error = t->error;
+    reason = percpu_priv_obstacle(t);
+    return reason == PERCPU_REASON_NONE ? percpu_priv_probe(&s->error) : reason;
+}
+#endif
+
+static PERCPU_PRIV_COLD struct percpu_status percpu_status(void)
+{
+    struct percpu_status s = {PERCPU_MODE_FALLBACK, PERCPU_REASON_DISABLED, 0, 0, 0, 0, 0};
+    int saved = errno;
+    s.nr_cpus = percpu_nr_cpus();
+#if PERCPU_RSEQ_PORTED && !defined(PERCPU_FORCE_FALLBACK)
+    if (!percpu_priv_offset_known())
+        percpu_priv_find_area();
+    s.reason = PERCPU_RSEQ_SECTIONS ? percpu_priv_diagnose(&s) : PERCPU_REASON_NOT_PORTED;
+    if (s.reason != PERCPU_REASON_NONE) {
+        s.mode = PERCPU_MODE_FALLBACK;
+        s.length = s.feature_size = 0;
+    }
+#elif PERCPU_RSEQ_LINUX && !defined(PERCPU_FORCE_FALLBACK)
+    s.reason = PERCPU_REASON_NOT_PORTED;
+#endif
+#if PERCPU_RSEQ_SECTIONS
+    s.aborts = PERCPU_PRIV_LOAD(percpu_rseq_aborts_v1);
+#endif
+    errno = saved;
+    return s;
+}
+
+static PERCPU_PRIV_COLD const char *percpu_reason_text(enum percpu_reason reason)
+{
+    switch (reason) {
+    case PERCPU_REASON_NONE:
+        return "operations are critical sections";
+    case PERCPU_REASON_NO_KERNEL:
+        return "this kernel has no rseq, so operations are atomics; "
+               "use Linux 4.18 or later, outside an emulator or valgrind";
+    case PERCPU_REASON_BLOCKED:
+        return "a sandbox refuses the rseq system call, so operations are atomics; "
+               "allow rseq in its seccomp policy";
+    case PERCPU_REASON_LIBC_DISABLED:
+        return "libc does not register rseq and PERCPU_NO_REGISTER forbids this library to, so operations "
+               "are atomics; drop PERCPU_NO_REGISTER, or glibc.pthread.rseq=0 from GLIBC_TUNABLES";
+    case PERCPU_REASON_OTHER_OWNER:
+        return "another library registered this thread's rseq area and does not share it, so operations are "
+               "atomics; turn rseq off in that library, or let it use __rseq_offset";
+    case PERCPU_REASON_KERNEL_BROKEN:
+        return "this arm64 kernel does not restart sections reliably, so operations are atomics; "
+               "use Linux 7.0.14 or later, or older than 6.19";
+    case PERCPU_REASON_NOT_PORTED:
+        return "there are no critical sections for this processor yet, so operations are atomics; "
+               "see the porting checklist in rseq_abi.h";
+    case PERCPU_REASON_EXITING:
+        return "this thread is exiting, or has cancellation disabled so that it looks so, and its operations "
+               "are atomics; if it is not, call percpu_thread_register()";
+    case PERCPU_REASON_ID_RANGE:
+        return "this thread is on a CPU that /sys/devices/system/cpu/possible does not list, so operations "
+               "there are atomics; show the real file to the process at its start";
+    case PERCPU_REASON_NOT_MAINTAINED:
+        return "libc has an rseq area but did not register it in this thread, so operations are atomics; "
+               "create the thread with pthread_create, and do not operate in a vfork child";
+    case PERCPU_REASON_DISABLED:
+        return "this program was built without critical sections, so operations are atomics; "
+               "build without PERCPU_FORCE_FALLBACK and PERCPU_NO_LINUX, on Linux";
+    case PERCPU_REASON_UNREGISTERED:
+        return "percpu_thread_unregister() was called in this thread, so its operations are atomics; "
+               "use a new thread";
+    case PERCPU_REASON_NO_STATIC_TLS:
+        return "this plugin was loaded where thread-local memory has no fixed place, so its operations are "
+               "atomics; link it at program start, or include percpu.h in the program and link that with -rdynamic";
+    case PERCPU_REASON_NO_EXIT_HOOK:
+        return "no pthread key is left to give the rseq area back with at thread exit, so operations are "
+               "atomics; use fewer thread-specific-data keys";
+    }
+    return "unknown reason; the program and this header are of different versions, so rebuild both";
+}
+
+/* Append text, or a number if text is NULL; count what did not fit. */
+static PERCPU_PRIV_COLD int percpu_priv_append(char *buf, size_t size, int at, const char *text,
+                                               unsigned long number)
+{
+    char digits[3 * sizeof number + 1];
+    char *d = digits + sizeof digits - 1;
+    *d = 0;
+    if (!text) {
+        do
+            *--d = (char)('0' + number % 10);
+        while (number /= 10);
+        text = d;
+    }
+    for (; *text; text++, at++)
+        if ((size_t)at + 1 < size)
+            buf[at] = *text;
+    if (size)
+        buf[(size_t)at < size ? (size_t)at : size - 1] = 0;
+    return at;
+}
+
+static PERCPU_PRIV_COLD int percpu_status_format(char *buf, size_t size)
+{
+    static const char *const modes[] = {"fallback", "libc's registration", "own registration"};
+    struct percpu_status s = percpu_status();
+    int at = percpu_priv_append(buf, size, 0, "percpu " PERCPU_VERSION_STRING ": ", 0);
+    at = percpu_priv_append(buf, size, at, modes[s.mode], 0);
+    at = percpu_priv_append(buf, size, at, ": ", 0);
+    at = percpu_priv_append(buf, size, at, percpu_reason_text(s.reason), 0);
+    if (s.length) {
+        at = percpu_priv_append(buf, size, at, "; length ", 0);
+        at = percpu_priv_append(buf, size, at, (char *)0, s.length);
+        at = percpu_priv_append(buf, size, at, ", kernel maintains ", 0);
+        at = percpu_priv_append(buf, size, at, (char *)0, s.feature_size);
+    }
+    if (s.error) {
+        at = percpu_priv_append(buf, size, at, "; errno ", 0);
+        at = percpu_priv_append(buf, size, at, (char *)0, (unsigned long)s.error);
+    }
+    at = percpu_priv_append(buf, size, at, "; CPU ids below ", 0);
+    at = percpu_priv_append(buf, size, at, (char *)0, s.nr_cpus);
+    at = percpu_priv_append(buf, size, at, "; aborts ", 0);
+    return percpu_priv_append(buf, size, at, (char *)0, s.aborts);
+}
+
+/* ---- Memory */
+/*
+ * An arena is a mapping of 2n rows with its description right before row 0:
+ *
+ *     [description] [row 0] [row 1] ... [row 2n-1]        rows are aligned to PERCPU_STRIDE
+ *
+ * so an object's arena follows from its address. Space in a row is handed out in granules of 8
+ * bytes by three bitmaps. `used` alone decides: a claim sets its bits with compare-and-swap, and
+ * takes back what it set when it meets one that is set. `first` and `last` mark an object's ends;
+ * they are set by its owner after the claim and cleared by whoever frees it, before `used`.
+ * No lock: a thread that stops in the middle, for ever, costs its own granules and nothing else.
+ * Arenas are never unmapped, only emptied, so the list is only ever pushed to.
+ */
+#define PERCPU_PRIV_GRANULES (PERCPU_STRIDE / 8)
+#define PERCPU_PRIV_MAP_WORDS (PERCPU_PRIV_GRANULES / 64)
+
+struct percpu_priv_arena {
+    uint64_t magic;
+    struct percpu_priv_arena *next;
+    uint32_t rows;  /* of each bank */
+    uint32_t mixed; /* the second bank was written */
+    uint32_t free;  /* granules; approximate while others allocate */
+    uint32_t hint;  /* no free granule below, most likely */
+    uint64_t used[PERCPU_PRIV_MAP_WORDS];
+    uint64_t first[PERCPU_PRIV_MAP_WORDS];
+    uint64_t last[PERCPU_PRIV_MAP_WORDS];
+};
+#define PERCPU_PRIV_MAGIC UINT64_C(0x7065726370752e68) /* "percpu.h" */
+#define PERCPU_PRIV_ARENA_SIZE ((sizeof(struct percpu_priv_arena) + 4095) & ~(size_t)4095)
+
+static inline struct percpu_priv_arena *percpu_priv_arena_of(const void *p)
+{
+    return (struct percpu_priv_arena *)(((uintptr_t)p & ~(PERCPU_STRIDE - 1)) - PERCPU_PRIV_ARENA_SIZE);
+}
+static inline char *percpu_priv_rows_of(struct percpu_priv_arena *a)
+{
+    return (char *)a + PERCPU_PRIV_ARENA_SIZE;
+}
+
+static PERCPU_PRIV_COLD void *percpu_priv_map(size_t size)
+{
+#if defined(_WIN32)
+    return percpu_priv_virtual_alloc((void *)0, size, 0x3000, 4); /* reserve, commit; read, write */
+#else
+#if !defined(__linux__)
+    const int flags = 0x1002; /* private, anonymous */
+#elif defined(__mips__)
+    const int flags = 0x0c02; /* private, anonymous, noreserve */
+#else
+    const int flags = 0x4022;
+#endif
+    void *at = mmap((void *)0, size, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (at == MAP_FAILED)
+        return (void *)0;
+#if defined(__linux__)
+    (void)percpu_priv_syscall(SYS_madvise, at, size, 15); /* MADV_NOHUGEPAGE: untouched rows stay free */
+#endif
+    return at;
+#endif
+}
+
+static PERCPU_PRIV_COLD void percpu_priv_unmap(void *at, size_t size)
+{
+#if defined(_WIN32)
+    (void)size;
+    (void)percpu_priv_virtual_free(at, 0, 0x8000);
+#else
+    (void)munmap(at, size);
+#endif
+}
+
+/* Give whole pages back to the system; they read as zero. Return: it did. */
+static PERCPU_PRIV_COLD int percpu_priv_discard(char *from, size_t size)
+{
+#if defined(__linux__)
+    return percpu_priv_syscall(SYS_madvise, from, size, 4) == 0; /* MADV_DONTNEED */
+#else
+    (void)from;
+    (void)size;
+    return 0;
+#endif
+}
+
+/* A new arena, all free, known to nobody. @at, @size: its mapping. */
+static PERCPU_PRIV_COLD struct percpu_priv_arena *percpu_priv_arena_new(void **at, size_t *size)
+{
+    unsigned rows = percpu_nr_cpus();
+    struct percpu_priv_arena *a;
+    *size = PERCPU_PRIV_ARENA_SIZE + ((size_t)2 * rows + 1) * PERCPU_STRIDE;
+    *at = percpu_priv_map(*size);
+    if (!*at)
+        return (struct percpu_priv_arena *)0;
+    a = percpu_priv_arena_of((char *)*at + PERCPU_PRIV_ARENA_SIZE + PERCPU_STRIDE - 1);
+    a->magic = PERCPU_PRIV_MAGIC;
+    a->rows = rows;
+    a->free = PERCPU_PRIV_GRANULES;
+    percpu_rseq_valgrind_untrack(a, *size - (size_t)((char *)a - (char *)*at));
+    return a;
+}
+
+/* The bits of word @w that belong to granules [@g, @g + @n). */
+static inline uint64_t percpu_priv_mask(size_t w, size_t g, size_t n)
+{
+    size_t from = g > w * 64 ? g - w * 64 : 0;
+    size_t to = g + n < w * 64 + 64 ? g + n - w * 64 : 64;
+    return (~(uint64_t)0 << from) & (~(uint64_t)0 >> (64 - to));
+}
+
+static PERCPU_PRIV_OUTLINE void percpu_priv_release(struct percpu_priv_arena *a, size_t g, size_t n)
+{
+    for (size_t w = g / 64; n && w <= (g + n - 1) / 64; w++)
+        (void)__atomic_fetch_and(&a->used[w], ~percpu_priv_mask(w, g, n), __ATOMIC_RELEASE);
+}
+
+static PERCPU_PRIV_OUTLINE int percpu_priv_claim(struct percpu_priv_arena *a, size_t g, size_t n)
+{
+    for (size_t w = g / 64; w <= (g + n - 1) / 64; w++) {
+        uint64_t mask = percpu_priv_mask(w, g, n), old = PERCPU_PRIV_LOAD(a->used[w]);
+        do
+            if (old & mask) {
+                percpu_priv_release(a, g, w * 64 > g ? w * 64 - g : 0);
+                return 0;
+            }
+        while (!__atomic_compare_exchange_n(&a->used[w], &old, old | mask, 1, __ATOMIC_ACQUIRE,
+                                            __ATOMIC_RELAXED));
+    }
+    return 1;
+}
+
+/* The first granule at or after @g, below @end, that is in use; @end if none is. */
+static PERCPU_PRIV_OUTLINE size_t percpu_priv_next_used(struct percpu_priv_arena *a, size_t g, size_t end)
+{
+    while (g < end) {
+        uint64_t bits = PERCPU_PRIV_LOAD(a->used[g / 64]) >> (g % 64);
+        if (bits)
+            return g + (size_t)__builtin_ctzll(bits) < end ? g + (size_t)__builtin_ctzll(bits) : end;
+        g += 64 - g % 64;
+    }
+    return end;
+}
+
+/* Claim @n granules, a multiple of @align from row start, at or after @g; return where, or all. */
+static PERCPU_PRIV_OUTLINE size_t percpu_priv_search(struct percpu_priv_arena *a, size_t g, size_t n, size_t align)
+{
+    for (g = (g + align - 1) & ~(align - 1); g + n <= PERCPU_PRIV_GRANULES;) {
+        size_t used = percpu_priv_next_used(a, g, g + n);
+        if (used == g + n && percpu_priv_claim(a, g, n))
+            return g;
+        if (used < g + n) { /* skip the run of used granules */
+            uint64_t ones = ~(PERCPU_PRIV_LOAD(a->used[used / 64]) >> (used % 64));
+            g = used + (ones ? (size_t)__builtin_ctzll(ones) : 64);
+            g = g < used / 64 * 64 + 64 ? g : used / 64 * 64 + 64;
+            g = g > used ? g : used + 1;
+            g = (g + align - 1) & ~(align - 1);
+        }
+    }
+    return PERCPU_PRIV_GRANULES;
+}
+
+static PERCPU_PRIV_OUTLINE void *percpu_priv_take(struct percpu_priv_arena *a, size_t n, size_t align)
+{
+    size_t hint = PERCPU_PRIV_LOAD(a->hint), g = PERCPU_PRIV_GRANULES;
+    if (PERCPU_PRIV_LOAD(a->free) < n)
+        return (void *)0;
+    g = percpu_priv_search(a, hint, n, align);
+    if (g == PERCPU_PRIV_GRANULES && hint)
+        g = percpu_priv_search(a, 0, n, align);
+    if (g == PERCPU_PRIV_GRANULES)
+        return (void *)0;
+    if (n == 1)
+        PERCPU_PRIV_STORE(a->hint, (uint32_t)g + 1 < PERCPU_PRIV_GRANULES ? (uint32_t)g + 1 : 0);
+    (void)__atomic_fetch_sub(&a->free, (uint32_t)n, __ATOMIC_RELAXED);
+    (void)__atomic_fetch_or(&a->last[(g + n - 1) / 64], (uint64_t)1 << (g + n - 1) % 64, __ATOMIC_RELAXED);
+    (void)__atomic_fetch_or(&a->first[g / 64], (uint64_t)1 << g % 64, __ATOMIC_RELEASE);
+    return percpu_priv_rows_of(a) + g * 8;
+}
+
+/* From the arena that served last, then all others. */
+static PERCPU_PRIV_OUTLINE void *percpu_priv_take_any(struct percpu_priv_arena *head, size_t n, size_t align)
+{
+    struct percpu_priv_arena *start = __atomic_load_n(&percpu_priv_state.hint, __ATOMIC_ACQUIRE), *a;
+    void *p = (void *)0;
+    for (a = start; a && !p; a = p ? a : a->next)
+        p = percpu_priv_take(a, n, align);
+    if (!p)
+        for (a = head; a && a != start && !p; a = p ? a : a->next)
+            p = percpu_priv_take(a, n, align);
+    if (p && percpu_priv_arena_of(p) != start)
+        __atomic_store_n(&percpu_priv_state.hint, percpu_priv_arena_of(p), __ATOMIC_RELEASE);
+    return p;
+}
+
+static PERCPU_PRIV_OUTLINE void *percpu_alloc(size_t size, size_t align)
+{
+    size_t n = (size + 7) / 8, granules = align > 8 ? align / 8 : 1, mapped;
+    struct percpu_priv_arena *head = __atomic_load_n(&percpu_priv_state.arenas, __ATOMIC_ACQUIRE), *seen, *a;
+    void *p, *mapping;
+    int saved = errno;
+    if (size == 0 || size > PERCPU_STRIDE || align == 0 || align > PERCPU_STRIDE || (align & (align - 1))) {
+        errno = EINVAL;
+        return (void *)0;
+    }
+    if ((p = percpu_priv_take_any(head, n, granules)) != (void *)0)
+        return p;
+    a = percpu_priv_arena_new(&mapping, &mapped);
+    if (!a) {
+        errno = ENOMEM;
+        return (void *)0;
+    }
+    seen = __atomic_load_n(&percpu_priv_state.arenas, __ATOMIC_ACQUIRE);
+    if (seen != head && (p = percpu_priv_take_any(seen, n, granules)) != (void *)0) {
+        percpu_priv_unmap(mapping, mapped); /* somebody else brought memory meanwhile */
+    } else {
+        uintptr_t at = (uintptr_t)a, low = PERCPU_PRIV_LOAD(percpu_priv_state.lowest),
+                  high = PERCPU_PRIV_LOAD(percpu_priv_state.highest);
+        while ((!low || at < low)
+               && !__atomic_compare_exchange_n(&percpu_priv_state.lowest, &low, at, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            ;
+        while (at > high
+               && !__atomic_compare_exchange_n(&percpu_priv_state.highest, &high, at, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            ;
+        p = percpu_priv_take(a, n, granules);
+        a->next = seen;
+        while (!__atomic_compare_exchange_n(&percpu_priv_state.arenas, &a->next, a, 1, __ATOMIC_RELEASE,
+                                            __ATOMIC_RELAXED))
+            ;
+        __atomic_store_n(&percpu_priv_state.hint, a, __ATOMIC_RELEASE);
+    }
+    errno = saved;
+    return p;
+}
+
+/* Zero one copy, without writing to pages that were never written. */
+static PERCPU_PRIV_OUTLINE void percpu_priv_zero(char *copy, size_t size)
+{
+    uint64_t *words = (uint64_t *)(void *)copy;
+    for (size_t i = 0; i < size / 8; i++)
+        if (PERCPU_PRIV_LOAD(words[i]))
+            PERCPU_PRIV_STORE(words[i], 0);
+}
+
+/* An arena that nobody has an object in: give its pages back. */
+static PERCPU_PRIV_COLD void percpu_priv_trim(struct percpu_priv_arena *a)
+{
+    if (a == PERCPU_PRIV_LOAD(percpu_priv_state.hint) || !percpu_priv_claim(a, 0, PERCPU_PRIV_GRANULES))
+        return;
+    (void)percpu_priv_discard(percpu_priv_rows_of(a), (size_t)2 * a->rows * PERCPU_STRIDE);
+    percpu_priv_release(a, 0, PERCPU_PRIV_GRANULES);
+}
+
+/* The end of the object that starts at granule @g. */
+static PERCPU_PRIV_OUTLINE size_t percpu_priv_end_of(struct percpu_priv_arena *a, size_t g)
+{
+    uint64_t bits = PERCPU_PRIV_LOAD(a->last[g / 64]) >> (g % 64);
+    if (bits)
+        return g + (size_t)__builtin_ctzll(bits) + 1;
+    do
+        g = (g / 64 + 1) * 64;
+    while (!PERCPU_PRIV_LOAD(a->last[g / 64]));
+    return g + (size_t)__builtin_ctzll(PERCPU_PRIV_LOAD(a->last[g / 64])) + 1;
+}
+
+static PERCPU_PRIV_OUTLINE int percpu_free(void *p)
+{
+    struct percpu_priv_arena *a = percpu_priv_arena_of(p);
+    size_t g = ((uintptr_t)p & (PERCPU_STRIDE - 1)) / 8, end, banks;
+    uint64_t bit = (uint64_t)1 << g % 64;
+    if (!p)
+        return 0;
+    if ((uintptr_t)p % 8 || (uintptr_t)a < PERCPU_PRIV_LOAD(percpu_priv_state.lowest)
+        || (uintptr_t)a > PERCPU_PRIV_LOAD(percpu_priv_state.highest) || a->magic != PERCPU_PRIV_MAGIC
+        || !(__atomic_fetch_and(&a->first[g / 64], ~bit, __ATOMIC_ACQ_REL) & bit)) {
+        errno = EINVAL;
+        return -1;
+    }
+    end = percpu_priv_end_of(a, g);
+    banks = PERCPU_PRIV_LOAD(a->mixed) ? 2 : 1;
+    for (size_t row = 0; row < banks * a->rows; row++) {
+        char *copy = (char *)percpu_priv_ptr(p, (unsigned)row);
+        if (end - g < PERCPU_PRIV_GRANULES || !percpu_priv_discard(copy, PERCPU_STRIDE))
+            percpu_priv_zero(copy, (end - g) * 8);
+    }
+    (void)__atomic_fetch_and(&a->last[(end - 1) / 64], ~((uint64_t)1 << (end - 1) % 64), __ATOMIC_RELAXED);
+    percpu_priv_release(a, g, end - g);
+    if (g < PERCPU_PRIV_LOAD(a->hint))
+        PERCPU_PRIV_STORE(a->hint, (uint32_t)g);
+    if (__atomic_add_fetch(&a->free, (uint32_t)(end - g), __ATOMIC_RELAXED) == PERCPU_PRIV_GRANULES)
+        percpu_priv_trim(a);
+    return 0;
+}
+
+static PERCPU_PRIV_OUTLINE unsigned percpu_priv_copies(const void *p)
+{
+    struct percpu_priv_arena *a = percpu_priv_arena_of(p);
+    return __atomic_load_n(&a->mixed, __ATOMIC_ACQUIRE) ? 2 * a->rows : a->rows;
+}
+
+/*
+ * The copy, in the second bank, of this thread. Threads get rows in turn, when they first come
+ * here, so they spread without asking the kernel where they run.
+ */
+static PERCPU_PRIV_OUTLINE void *percpu_priv_fallback_copy(const void *p)
+{
+    struct percpu_priv_arena *a = percpu_priv_arena_of(p);
+#if PERCPU_RSEQ_PORTED
+    uint32_t *mine = &percpu_priv_thread()->row, row = *mine;
+#else
+    static __thread uint32_t percpu_priv_row;
+    uint32_t *mine = &percpu_priv_row, row = *mine;
+#endif
+    if (row - 1 >= a->rows) { /* also 0: none yet */
+        row = __atomic_fetch_add(&percpu_priv_state.next_row, 1, __ATOMIC_RELAXED) % a->rows + 1;
+        *mine = row;
+    }
+    if (!PERCPU_PRIV_LOAD(a->mixed)) /* before the write that readers must not miss */
+        __atomic_store_n(&a->mixed, 1, __ATOMIC_SEQ_CST);
+    return percpu_priv_ptr(p, a->rows + row - 1);
+}
+
+/* ---- Counters */
+
+static PERCPU_PRIV_COLD percpu_word *percpu_priv_counter_base(struct percpu_counter *c)
+{
+    percpu_word *base = __atomic_load_n(&c->base, __ATOMIC_ACQUIRE), *mine;
+    if (base)
+        return base;
+    mine = PERCPU_NEW(percpu_word);
+    if (!mine)
+        return mine;
+    (void)percpu_priv_enter(); /* so that the bound is known */
+    PERCPU_PRIV_STORE(c->rows, percpu_priv_state.bound);
+    if (__atomic_compare_exchange_n(&c->base, &base, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return mine;
+    (void)percpu_free(mine); /* a thread or a handler was faster */
+    return base;
+}
+
+static PERCPU_PRIV_OUTLINE void percpu_priv_counter_slow(struct percpu_counter *c, percpu_word v)
+{
+    int saved = errno;
+    percpu_word *base = percpu_priv_counter_base(c);
+    if (!base)
+        (void)__atomic_fetch_add(&c->spill, v, __ATOMIC_RELAXED);
+    else if (!percpu_priv_enter() || !PERCPU_PRIV_ADD_WORD(base, v, PERCPU_PRIV_LOAD(c->rows)))
+        (void)__atomic_fetch_add((percpu_word *)PERCPU_PRIV_SECOND_BANK(base), v, __ATOMIC_RELAXED);
+    errno = saved;
+}
+
+static PERCPU_PRIV_COLD int percpu_counter_init(struct percpu_counter *c)
+{
+    static const struct percpu_counter zero = {0, 0, 0, 0};
+    *c = zero;
+    return percpu_priv_counter_base(c) ? 0 : -1;
+}
+
+static PERCPU_PRIV_COLD void percpu_counter_destroy(struct percpu_counter *c)
+{
+    static const struct percpu_counter zero = {0, 0, 0, 0};
+    (void)percpu_free(c->base);
+    *c = zero;
+}
+
+static PERCPU_PRIV_OUTLINE percpu_word percpu_counter_sum(struct percpu_counter *c)
+{
+    percpu_word *base = __atomic_load_n(&c->base, __ATOMIC_ACQUIRE), *copy;
+    percpu_word sum = PERCPU_PRIV_LOAD(c->spill);
+    if (base)
+        percpu_for_each_copy(base, copy)
+            sum += PERCPU_PRIV_LOAD(*copy);
+    return sum;
+}
+
+static PERCPU_PRIV_OUTLINE percpu_word percpu_counter_take(struct percpu_counter *c)
+{
+    percpu_word taken = PERCPU_PRIV_LOAD(c->taken), sum;
+    do
+        sum = percpu_counter_sum(c);
+    while (!__atomic_compare_exchange_n(&c->taken, &taken, sum, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    return sum - taken;
+}
+
+/* ---- Names and clean-up */
+
+#ifndef PERCPU_NO_SHORT_NAMES
+#define this_cpu_id percpu_this_cpu_id
+#define this_cpu_node percpu_this_cpu_node
+#define this_cpu_cid percpu_this_cpu_cid
+#define this_cpu_ptr percpu_this_cpu_ptr
+#define this_cpu_add percpu_this_cpu_add
+#define this_cpu_sub percpu_this_cpu_sub
+#define this_cpu_inc percpu_this_cpu_inc
+#define this_cpu_dec percpu_this_cpu_dec
+#define this_cpu_and percpu_this_cpu_and
+#define this_cpu_or percpu_this_cpu_or
+#define this_cpu_read percpu_this_cpu_read
+#define this_cpu_write percpu_this_cpu_write
+#define this_cpu_add_return percpu_this_cpu_add_return
+#define this_cpu_xchg percpu_this_cpu_xchg
+#define this_cpu_cmpxchg percpu_this_cpu_cmpxchg
+#endif
+
+#undef PERCPU_PRIV_DEFINE_OPS
+#undef PERCPU_PRIV_DEFINE_VOID
+#undef PERCPU_PRIV_DEFINE_RESULT
+#undef PERCPU_PRIV_DEFINE_CMPXCHG
+#undef PERCPU_PRIV_SPREAD
+#undef PERCPU_PRIV_SECTION
+#undef PERCPU_PRIV_SECOND_BANK
+#undef PERCPU_PRIV_ADD_WORD
+#undef PERCPU_PRIV_OFFSET
+#undef PERCPU_PRIV_LOAD
+#undef PERCPU_PRIV_STORE
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif /* PERCPU_H */

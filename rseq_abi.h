@@ -1,0 +1,1049 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * rseq_abi.h - restartable sequences (rseq): the kernel's ABI, and the processor's half of percpu.h.
+ *
+ * Everything here depends on the kernel's ABI or on the instruction set. percpu.h stands on top in
+ * plain C and includes this file; programs include percpu.h. Nothing here needs, includes or
+ * conflicts with a system rseq header.
+ *
+ * rseq in one paragraph: a thread gives the kernel an *area* of its own. The kernel keeps the CPU
+ * number in it. Before a critical section the thread stores the address of a *descriptor* in the
+ * area's rseq_cs. When the kernel preempts, migrates or signals the thread while its instruction
+ * pointer is inside the described range, it resumes the thread at the descriptor's abort address
+ * instead. A section whose last instruction is its only visible store therefore happens entirely
+ * on one CPU, undisturbed, or not at all.
+ *
+ *   [A] Layouts, constants, system call numbers
+ *   [B] Architectures: thread pointer, signature, instruction strings of the sections
+ *   [C] The thread's own area, and how to find it
+ *   [D] libc's area
+ *   [E] The abort stub
+ *   [F] The critical sections, in C with the strings of [B]
+ *   [G] Tools: valgrind
+ *   [H] Porting checklist
+ */
+#ifndef PERCPU_RSEQ_ABI_H
+#define PERCPU_RSEQ_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#define PERCPU_RSEQ_STATIC_ASSERT(cond, text) static_assert(cond, text)
+#else
+#define PERCPU_RSEQ_STATIC_ASSERT(cond, text) __extension__ _Static_assert(cond, text)
+#endif
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#ifdef __cplusplus
+#pragma GCC diagnostic ignored "-Wold-style-cast"
+#endif
+#endif
+
+/* ---- [A] Layouts, constants, system call numbers -------------------------------------------- */
+
+/*
+ * What the kernel knows of a thread. Only rseq_cs may be written while the area is registered:
+ * newer kernels kill a process that writes an id. Which members are maintained depends on the
+ * kernel: see percpu_rseq_feature_size(). cpu_id_start is not a valid CPU in every mode (some
+ * libraries overlay it); only cpu_id is used as an index here.
+ */
+struct percpu_rseq_area {
+    uint32_t cpu_id_start;
+    uint32_t cpu_id;     /* the CPU, or PERCPU_RSEQ_CPU_{UNREGISTERED,FAILED} */
+    uint64_t rseq_cs;    /* address of the descriptor; a 32-bit thread writes the low word only */
+    uint32_t flags;
+    uint32_t node_id;    /* since Linux 6.3 */
+    uint32_t mm_cid;     /* since Linux 6.3: compact id, below min(threads, CPUs) of the process */
+    uint32_t slice_ctrl; /* since Linux 7.0 */
+    uint8_t reserved;
+    uint8_t pad[31];     /* ours: room for what later kernels add */
+};
+
+/* Describes one critical section. 32-aligned; flags must be 0 since Linux 6.1. */
+struct percpu_rseq_descriptor {
+    uint32_t version;
+    uint32_t flags;
+    uint64_t start_ip;
+    uint64_t post_commit_offset; /* length in bytes: an ip in [start_ip, start_ip + this) aborts */
+    uint64_t abort_ip;           /* the four bytes before it hold the signature, or SIGSEGV */
+};
+
+/* What follows each of our descriptors: where the abort stub [E] goes next. */
+struct percpu_rseq_site {
+    struct percpu_rseq_descriptor descriptor;
+    uint64_t restart_ip; /* the instruction that loads the descriptor's address */
+    uint64_t slow_ip;    /* where the section goes when it gives up */
+    uint64_t unused[2];
+};
+
+#define PERCPU_RSEQ_CPU_UNREGISTERED 0xffffffffu /* -1 */
+#define PERCPU_RSEQ_CPU_FAILED 0xfffffffeu       /* -2: libc was told not to, or was refused */
+#define PERCPU_RSEQ_FLAG_UNREGISTER 1
+#define PERCPU_RSEQ_LENGTH_LEGACY 32u  /* the only length that kernels before 6.3 accept */
+#define PERCPU_RSEQ_FEATURE_LEGACY 20u /* bytes maintained by a kernel that does not say */
+#define PERCPU_RSEQ_AT_FEATURE_SIZE 27 /* auxiliary vector */
+#define PERCPU_RSEQ_AT_ALIGN 28
+#define PERCPU_RSEQ_CPU_ID_OFFSET 4
+
+/* Everything the library keeps per thread. Readable by a debugger, written by its thread only. */
+struct percpu_rseq_thread {
+    struct percpu_rseq_area area; /* given to the kernel only where libc has none */
+    uint32_t length;              /* what we registered, for unregistering; 0: nothing is ours */
+    uint32_t row;                 /* fallback row + 1; 0: none picked yet */
+    int32_t error;                /* errno of the attempt */
+    uint8_t state;                /* enum percpu_priv_thread_state */
+    uint8_t reason;               /* enum percpu_reason of a state that is final */
+};
+
+#define PERCPU_RSEQ_OFFSET_IS(type, member, offset) \
+    PERCPU_RSEQ_STATIC_ASSERT(offsetof(struct type, member) == (offset), #member)
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_area, cpu_id_start, 0);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_area, cpu_id, PERCPU_RSEQ_CPU_ID_OFFSET);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_area, rseq_cs, 8);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_area, flags, 16);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_area, node_id, 20);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_area, mm_cid, 24);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_area, slice_ctrl, 28);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_area, reserved, 32);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_descriptor, start_ip, 8);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_descriptor, post_commit_offset, 16);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_descriptor, abort_ip, 24);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_site, restart_ip, 32);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_site, slow_ip, 40);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_thread, length, 64);
+PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_area) == 64, "area");
+PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
+
+#if !defined(__linux__) || defined(PERCPU_NO_LINUX)
+#define PERCPU_RSEQ_LINUX 0
+#else
+#define PERCPU_RSEQ_LINUX 1
+#endif
+
+/* ---- [B] Architectures ---------------------------------------------------------------------- */
+/*
+ * Each block states its registers and defines
+ *
+ *   PERCPU_RSEQ_SYSCALL      number of the rseq system call
+ *   PERCPU_RSEQ_SIGNATURE    the word before each abort address, as the kernel reads it
+ *   percpu_rseq_tp()         the thread pointer. Volatile asm on the register itself, never the
+ *                            compiler's builtin: a fiber may go on in another thread, and compilers
+ *                            keep the builtin's value across that switch (GCC PR26461, LLVM 98479)
+ *   PERCPU_RSEQ_TP_BIAS      added to the thread pointer to reach memory that is always mapped
+ *
+ * and, where the sections are written and proven, PERCPU_RSEQ_SECTIONS 1 and the strings that [F]
+ * assembles:
+ *
+ *   SECTION_BEGIN(slow)  arm: store the descriptor's address in rseq_cs. The section starts right
+ *                        after that store, so that there is no gap between armed and protected.
+ *                        Load cpu_id, leave for `slow` unless it is below %[bound] (one unsigned
+ *                        compare covers unregistered, failed, and an id beyond the table).
+ *                        Computes nothing but the row from it; inputs stay as they are, since an
+ *                        abort starts over.
+ *   SECTION_END          the address after the commit
+ *   SECTION_RESULT       for sections that return a value: %[status] becomes
+ *                        PERCPU_RSEQ_COMMITTED after a commit, something else otherwise
+ *   OP_...               load / compute / commit of each operation; its only store to shared memory
+ *                        is its last instruction
+ *
+ * Local labels: 71 restart, 72 start, 73 after the commit, 77 descriptor, 79 end. Numeric, since
+ * named labels are duplicated by inlining and LTO. `?` in section flags: the data belongs to the
+ * function's COMDAT group and is discarded with it.
+ */
+#define PERCPU_RSEQ_COMMITTED 0xfffffffdu /* -3: never a cpu_id */
+
+#ifndef PERCPU_STRIDE_SHIFT
+#define PERCPU_STRIDE_SHIFT 16 /* documented in percpu.h */
+#endif
+#define PERCPU_RSEQ_STR_(x) #x
+#define PERCPU_RSEQ_STR(x) PERCPU_RSEQ_STR_(x)
+#define PERCPU_RSEQ_SHIFT PERCPU_RSEQ_STR(PERCPU_STRIDE_SHIFT)
+
+/* Is this object file for an executable, so that its own thread-locals are at constant offsets? */
+#if !defined(__PIC__) || defined(__PIE__)
+#define PERCPU_RSEQ_EXECUTABLE 1
+#else
+#define PERCPU_RSEQ_EXECUTABLE 0
+#endif
+
+/* The descriptor of the section around it. Tools look for these section names. */
+#define PERCPU_RSEQ_DESCRIPTOR(word, slow)                                          \
+    ".pushsection __rseq_cs, \"aw?\"\n\t.balign 64\n"                               \
+    "77:\n\t.long 0, 0\n\t" word " 72f, 73f - 72f, percpu_rseq_abort_v1\n\t"        \
+    word " 71f, " slow ", 0, 0\n\t.popsection\n\t"                                  \
+    ".pushsection __rseq_cs_ptr_array, \"aw?\"\n\t" word " 77b\n\t.popsection\n\t"
+
+/* PERCPU_BREAK_*: for the mutation check. Each breaks one rule, and the tests must notice. */
+#ifdef PERCPU_BREAK_LATE_START /* start label one instruction late */
+#define PERCPU_RSEQ_START_EARLY ""
+#define PERCPU_RSEQ_START_LATE "72:\n\t"
+#else
+#define PERCPU_RSEQ_START_EARLY "72:\n\t"
+#define PERCPU_RSEQ_START_LATE ""
+#endif
+#ifdef PERCPU_BREAK_COMMIT_NOT_LAST
+#define PERCPU_RSEQ_SECTION_END "nop\n73:\n\t"
+#else
+#define PERCPU_RSEQ_SECTION_END "73:\n\t"
+#endif
+#ifdef PERCPU_BREAK_SIGNATURE /* something between the signature and the abort address */
+#define PERCPU_RSEQ_BROKEN_PAD "\t.zero 4\n"
+#else
+#define PERCPU_RSEQ_BROKEN_PAD ""
+#endif
+
+#if !PERCPU_RSEQ_LINUX
+
+#elif defined(__x86_64__) && defined(__LP64__)
+/*
+ * x86-64. Thread pointer: %fs base. %r11 holds the descriptor's address from the restart address to
+ * the commit (the abort stub and its unwind information rely on it), %rcx the cpu id, then the
+ * row's offset from copy 0.
+ */
+#define PERCPU_RSEQ_SYSCALL 334
+#define PERCPU_RSEQ_SIGNATURE 0x53053053u
+#define PERCPU_RSEQ_TP_BIAS 0
+
+static inline char *percpu_rseq_tp(void)
+{
+    char *tp;
+    __asm__ volatile("movq %%fs:0, %0" : "=r"(tp));
+    return tp;
+}
+
+/*
+ * In an executable, %[off] is added to our own area's address, a link-time constant, so that 0 (the
+ * value before any constructor ran) means our own area, which reads "unregistered". In code that
+ * may end in a shared object, where own thread-locals are not at a constant offset, %[off] is the
+ * offset of cpu_id from the thread pointer, and 0 means unknown: see PERCPU_RSEQ_UNSET.
+ */
+#if PERCPU_RSEQ_EXECUTABLE
+#define PERCPU_RSEQ_X86_CPU "%%fs:percpu_rseq_thread_v1@tpoff+4(%[off])"
+#define PERCPU_RSEQ_X86_CS "%%fs:percpu_rseq_thread_v1@tpoff+8(%[off])"
+#define PERCPU_RSEQ_X86_ID "%%fs:percpu_rseq_thread_v1@tpoff(%[off], %[member])"
+#define PERCPU_RSEQ_OFFSET_FROM_OWN 1
+#else
+#define PERCPU_RSEQ_X86_CPU "%%fs:(%[off])"
+#define PERCPU_RSEQ_X86_CS "%%fs:4(%[off])"
+#define PERCPU_RSEQ_X86_ID "%%fs:-4(%[off], %[member])"
+#endif
+
+static inline uint32_t percpu_rseq_read_cpu_id(intptr_t off)
+{
+    uint32_t id;
+    __asm__ volatile("movl " PERCPU_RSEQ_X86_CPU ", %0" : "=r"(id) : [off] "r"(off));
+    return id;
+}
+
+/* Another 32-bit member, by its offset in the area. */
+static inline uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
+{
+    uint32_t v;
+    __asm__ volatile("movl " PERCPU_RSEQ_X86_ID ", %0" : "=r"(v) : [off] "r"(off), [member] "r"(member));
+    return v;
+}
+#define PERCPU_RSEQ_HAVE_READ 1
+
+typedef intptr_t percpu_rseq_self_t;
+#define PERCPU_RSEQ_SELF(off) (off)
+
+#define PERCPU_RSEQ_SECTIONS 1
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_X86_BOUND(slow) ""
+#else
+#define PERCPU_RSEQ_X86_BOUND(slow) "cmpl %k[bound], %%ecx\n\tjae " slow "\n\t"
+#endif
+#ifdef PERCPU_BREAK_STALE_CPU /* cpu_id is read once, before the restart address */
+#define PERCPU_RSEQ_X86_STALE "movl " PERCPU_RSEQ_X86_CPU ", %%edx\n\t"
+#define PERCPU_RSEQ_X86_FRESH "movl %%edx, %%ecx\n\t"
+#else
+#define PERCPU_RSEQ_X86_STALE ""
+#define PERCPU_RSEQ_X86_FRESH "movl " PERCPU_RSEQ_X86_CPU ", %%ecx\n\t"
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                              \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                            \
+    PERCPU_RSEQ_X86_STALE                                                            \
+    "71:\n\tleaq 77b(%%rip), %%r11\n\tmovq %%r11, " PERCPU_RSEQ_X86_CS "\n\t"        \
+    PERCPU_RSEQ_START_EARLY                                                          \
+    PERCPU_RSEQ_X86_FRESH                                                            \
+    PERCPU_RSEQ_START_LATE                                                           \
+    PERCPU_RSEQ_X86_BOUND(slow)                                                      \
+    "shlq $" PERCPU_RSEQ_SHIFT ", %%rcx\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "movl $-3, %%ecx\n79:\tmovl %%ecx, %k[status]\n\t"
+
+#define PERCPU_RSEQ_OP_ADD_32 "addl %k[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_ADD_64 "addq %[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_AND_32 "andl %k[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_AND_64 "andq %[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_OR_32 "orl %k[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_OR_64 "orq %[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_STORE_32 "movl %k[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_STORE_64 "movq %[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "movl (%[p], %%rcx), %k[out]\n\t"
+#define PERCPU_RSEQ_OP_LOAD_64 "movq (%[p], %%rcx), %[out]\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 \
+    "movl (%[p], %%rcx), %k[out]\n\taddl %k[v], %k[out]\n\t" \
+    "movl %k[out], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_64 \
+    "movq (%[p], %%rcx), %[out]\n\taddq %[v], %[out]\n\t" \
+    "movq %[out], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_32 \
+    "movl (%[p], %%rcx), %k[out]\n\tmovl %k[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 \
+    "movq (%[p], %%rcx), %[out]\n\tmovq %[v], (%[p], %%rcx)\n\t"
+/* A compare that fails leaves the section at 73 without a store: that too is a result. */
+#define PERCPU_RSEQ_OP_CMPXCHG_32                                              \
+    "movl (%[p], %%rcx), %k[out]\n\tcmpl %k[expected], %k[out]\n\tjne 73f\n\t" \
+    "movl %k[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_64                                            \
+    "movq (%[p], %%rcx), %[out]\n\tcmpq %[expected], %[out]\n\tjne 73f\n\t" \
+    "movq %[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_PUSH                                                \
+    "movq (%[p], %%rcx), %%rdx\n\tmovq %%rdx, (%[node], %[next])\n\t"      \
+    "movq %[node], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_POP                                                 \
+    "movq (%[p], %%rcx), %[out]\n\ttestq %[out], %[out]\n\tje 73f\n\t"     \
+    "movq (%[out], %[next]), %%rdx\n\t"                                    \
+    "movq %%rdx, (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_PUBLISH                                             \
+    "addq %[p], %%rcx\n\tmovq (%%rcx), %[out]\n\tincq %[out]\n\t"          \
+    "movl %k[out], %%r10d\n\tandl $1, %%r10d\n\tshll $4, %%r10d\n\t"       \
+    "addq %%rcx, %%r10\n\tmovq %[v], 8(%%r10)\n\t"                         \
+    "rdtsc\n\tshlq $32, %%rdx\n\torq %%rdx, %%rax\n\tmovq %%rax, 16(%%r10)\n\t" \
+    "movq %[out], (%%rcx)\n\t"
+#define PERCPU_RSEQ_VALUE "er" /* e: what fits a sign-extended immediate */
+#define PERCPU_RSEQ_ADDEND "er"
+/* rcx, r11: above. cc: compare and shift. rdx: the link in transit (list sections). */
+#ifdef PERCPU_BREAK_STALE_CPU
+#define PERCPU_RSEQ_CLOBBERS "rcx", "rdx", "r11", "cc"
+#else
+#define PERCPU_RSEQ_CLOBBERS "rcx", "r11", "cc"
+#endif
+#define PERCPU_RSEQ_LIST_CLOBBERS "rcx", "rdx", "r11", "cc", "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS "rax", "rdx", "rcx", "r10", "r11", "cc", "memory"
+
+/*
+ * The stub's unwind information says: the caller is the interrupted function at the section's
+ * restart address (the word at %r11 + 32), with every register as it is. So a profiler whose
+ * signal aborted a section walks on through the function to main.
+ */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".byte 0x0f, 0xb9, 0x3d\n\t.long 0x53053053\n" /* ud1 */
+#define PERCPU_RSEQ_STUB                                                          \
+    "\t.cfi_def_cfa %rsp, 0\n\t.cfi_escape 0x16, 0x10, 0x03, 0x7b, 0x20, 0x06\n"  \
+    "\tincl percpu_rseq_aborts_v1(%rip)\n\tcmpb $0, percpu_rseq_aborts_v1(%rip)\n" \
+    "\tje 1f\n\tnotrack jmp *32(%r11)\n"                                          \
+    "1:\tmovl $-1, %ecx\n\tnotrack jmp *40(%r11)\n"
+
+#elif defined(__aarch64__) && defined(__LP64__)
+/*
+ * aarch64. Thread pointer: tpidr_el0. x9 holds the descriptor's address to the commit, x10 the cpu
+ * id, then the row; x11, x12 are scratch. x16 and x17 stay out: linker veneers clobber them.
+ */
+#define PERCPU_RSEQ_SYSCALL 293
+#ifdef __AARCH64EB__
+#define PERCPU_RSEQ_SIGNATURE 0x00bc28d4u /* the instruction below, read as big-endian data */
+#else
+#define PERCPU_RSEQ_SIGNATURE 0xd428bc00u
+#endif
+#define PERCPU_RSEQ_TP_BIAS 0
+
+static inline char *percpu_rseq_tp(void)
+{
+    char *tp;
+    __asm__ volatile("mrs %0, tpidr_el0" : "=r"(tp));
+    return tp;
+}
+
+#define PERCPU_RSEQ_SECTIONS 1
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_A64_BOUND(slow) ""
+#else
+#define PERCPU_RSEQ_A64_BOUND(slow) "cmp w10, %w[bound]\n\tb.hs " slow "\n\t"
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                              \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                            \
+    "71:\n\tadrp x9, 77b\n\tadd x9, x9, :lo12:77b\n\tstr x9, [%[self], #4]\n\t"      \
+    PERCPU_RSEQ_START_EARLY                                                          \
+    "ldr w10, [%[self]]\n\t"                                                         \
+    PERCPU_RSEQ_START_LATE                                                           \
+    PERCPU_RSEQ_A64_BOUND(slow)                                                      \
+    "add x10, %[p], x10, lsl #" PERCPU_RSEQ_SHIFT "\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "mov w10, #-3\n79:\tmov %w[status], w10\n\t"
+
+#define PERCPU_RSEQ_A64_RMW_32(insn) \
+    "ldr w11, [x10]\n\t" insn " w11, w11, %w[v]\n\tstr w11, [x10]\n\t"
+#define PERCPU_RSEQ_A64_RMW_64(insn) \
+    "ldr x11, [x10]\n\t" insn " x11, x11, %[v]\n\tstr x11, [x10]\n\t"
+#define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_A64_RMW_32("add")
+#define PERCPU_RSEQ_OP_ADD_64 PERCPU_RSEQ_A64_RMW_64("add")
+#define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_A64_RMW_32("and")
+#define PERCPU_RSEQ_OP_AND_64 PERCPU_RSEQ_A64_RMW_64("and")
+#define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_A64_RMW_32("orr")
+#define PERCPU_RSEQ_OP_OR_64 PERCPU_RSEQ_A64_RMW_64("orr")
+#define PERCPU_RSEQ_OP_STORE_32 "str %w[v], [x10]\n\t"
+#define PERCPU_RSEQ_OP_STORE_64 "str %[v], [x10]\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "ldr %w[out], [x10]\n\t"
+#define PERCPU_RSEQ_OP_LOAD_64 "ldr %[out], [x10]\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32                                  \
+    "ldr %w[out], [x10]\n\tadd %w[out], %w[out], %w[v]\n\t"           \
+    "str %w[out], [x10]\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_64                                  \
+    "ldr %[out], [x10]\n\tadd %[out], %[out], %[v]\n\t"               \
+    "str %[out], [x10]\n\t"
+#define PERCPU_RSEQ_OP_XCHG_32 \
+    "ldr %w[out], [x10]\n\tstr %w[v], [x10]\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 \
+    "ldr %[out], [x10]\n\tstr %[v], [x10]\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_32                                     \
+    "ldr %w[out], [x10]\n\tcmp %w[out], %w[expected]\n\tb.ne 73f\n\t" \
+    "str %w[v], [x10]\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_64                                     \
+    "ldr %[out], [x10]\n\tcmp %[out], %[expected]\n\tb.ne 73f\n\t"    \
+    "str %[v], [x10]\n\t"
+#define PERCPU_RSEQ_OP_PUSH                                           \
+    "ldr x11, [x10]\n\tstr x11, [%[node], %[next]]\n\t"               \
+    "str %[node], [x10]\n\t"
+#define PERCPU_RSEQ_OP_POP                                            \
+    "ldr %[out], [x10]\n\tcbz %[out], 73f\n\tldr x11, [%[out], %[next]]\n\t" \
+    "str x11, [x10]\n\t"
+/* stlr: another CPU that reads the new sequence number must see the buffer it announces. */
+#define PERCPU_RSEQ_OP_PUBLISH                                        \
+    "ldr %[out], [x10]\n\tadd %[out], %[out], #1\n\tand x11, %[out], #1\n\t" \
+    "add x11, x10, x11, lsl #4\n\tstr %[v], [x11, #8]\n\t"            \
+    "mrs x12, cntvct_el0\n\tstr x12, [x11, #16]\n\t"                  \
+    "stlr %[out], [x10]\n\t"
+#define PERCPU_RSEQ_VALUE "r"
+#define PERCPU_RSEQ_ADDEND "rI" /* I: what fits an add immediate */
+#define PERCPU_RSEQ_CLOBBERS "x9", "x10", "x11", "cc"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS "x9", "x10", "x11", "x12", "cc", "memory"
+
+/*
+ * The return column is a pseudo register (32, the DWARF number of pc), so that the frame keeps x30.
+ * ret, not br: a branch-protected (BTI) target page accepts it at any address.
+ */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".inst 0xd428bc00\n"
+#define PERCPU_RSEQ_STUB                                                          \
+    "\t.cfi_return_column 32\n\t.cfi_def_cfa sp, 0\n"                             \
+    "\t.cfi_escape 0x16, 0x20, 0x03, 0x79, 0x20, 0x06\n"                          \
+    "\tadrp x10, percpu_rseq_aborts_v1\n"                                         \
+    "\tldr w11, [x10, :lo12:percpu_rseq_aborts_v1]\n\tadd w11, w11, #1\n"         \
+    "\tstr w11, [x10, :lo12:percpu_rseq_aborts_v1]\n\tmov w10, #-1\n"             \
+    "\ttst w11, #0xff\n\tb.eq 1f\n\tldr x11, [x9, #32]\n\tret x11\n"              \
+    "1:\tldr x11, [x9, #40]\n\tret x11\n"
+
+#elif defined(__riscv) && __riscv_xlen == 64
+/*
+ * riscv64. Thread pointer: tp. t0 holds the descriptor's address to the commit, t1 the cpu id, then
+ * the row; t2, t3 are scratch. Branches to C labels go through `j`: a conditional branch reaches
+ * 4 KiB only.
+ */
+#define PERCPU_RSEQ_SYSCALL 293
+#define PERCPU_RSEQ_SIGNATURE 0xf1401073u
+#define PERCPU_RSEQ_TP_BIAS 0
+
+static inline char *percpu_rseq_tp(void)
+{
+    char *tp;
+    __asm__ volatile("mv %0, tp" : "=r"(tp));
+    return tp;
+}
+
+#define PERCPU_RSEQ_SECTIONS 1
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_RV_BOUND(slow) ""
+#else
+#define PERCPU_RSEQ_RV_BOUND(slow) "bltu t1, %[bound], 74f\n\tj " slow "\n74:\n\t"
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                              \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                            \
+    "71:\n\tlla t0, 77b\n\tsd t0, 4(%[self])\n\t"                                    \
+    PERCPU_RSEQ_START_EARLY                                                          \
+    "lwu t1, 0(%[self])\n\t"                                                         \
+    PERCPU_RSEQ_START_LATE                                                           \
+    PERCPU_RSEQ_RV_BOUND(slow)                                                       \
+    "slli t1, t1, " PERCPU_RSEQ_SHIFT "\n\tadd t1, t1, %[p]\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "li t1, -3\n79:\tmv %[status], t1\n\t"
+
+#define PERCPU_RSEQ_RV_RMW(insn, w) \
+    "l" w " t2, 0(t1)\n\t" insn " t2, t2, %[v]\n\ts" w " t2, 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_RV_RMW("addw", "w")
+#define PERCPU_RSEQ_OP_ADD_64 PERCPU_RSEQ_RV_RMW("add", "d")
+#define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_RV_RMW("and", "w")
+#define PERCPU_RSEQ_OP_AND_64 PERCPU_RSEQ_RV_RMW("and", "d")
+#define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_RV_RMW("or", "w")
+#define PERCPU_RSEQ_OP_OR_64 PERCPU_RSEQ_RV_RMW("or", "d")
+#define PERCPU_RSEQ_OP_STORE_32 "sw %[v], 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_STORE_64 "sd %[v], 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "lw %[out], 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_64 "ld %[out], 0(t1)\n\t"
+#define PERCPU_RSEQ_RV_ADD_RETURN(insn, w) \
+    "l" w " %[out], 0(t1)\n\t" insn " %[out], %[out], %[v]\n\t" \
+    "s" w " %[out], 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 PERCPU_RSEQ_RV_ADD_RETURN("addw", "w")
+#define PERCPU_RSEQ_OP_ADD_RETURN_64 PERCPU_RSEQ_RV_ADD_RETURN("add", "d")
+#define PERCPU_RSEQ_OP_XCHG_32 \
+    "lw %[out], 0(t1)\n\tsw %[v], 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 \
+    "ld %[out], 0(t1)\n\tsd %[v], 0(t1)\n\t"
+/* sext.w: the caller's 32-bit value may be extended either way in its register. */
+#define PERCPU_RSEQ_OP_CMPXCHG_32                                                   \
+    "lw %[out], 0(t1)\n\tsext.w t2, %[expected]\n\tbne %[out], t2, 73f\n\t"         \
+    "sw %[v], 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_64                                     \
+    "ld %[out], 0(t1)\n\tbne %[out], %[expected], 73f\n\t"            \
+    "sd %[v], 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_PUSH                                           \
+    "ld t2, 0(t1)\n\tadd t3, %[node], %[next]\n\tsd t2, 0(t3)\n\t"    \
+    "sd %[node], 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_POP                                            \
+    "ld %[out], 0(t1)\n\tbeqz %[out], 73f\n\tadd t3, %[out], %[next]\n\tld t2, 0(t3)\n\t" \
+    "sd t2, 0(t1)\n\t"
+/* fence: another CPU that reads the new sequence number must see the buffer it announces. */
+#define PERCPU_RSEQ_OP_PUBLISH                                        \
+    "ld %[out], 0(t1)\n\taddi %[out], %[out], 1\n\tandi t2, %[out], 1\n\t" \
+    "slli t2, t2, 4\n\tadd t2, t2, t1\n\tsd %[v], 8(t2)\n\t"          \
+    "rdtime t3\n\tsd t3, 16(t2)\n\tfence w, w\n\t"                    \
+    "sd %[out], 0(t1)\n\t"
+#define PERCPU_RSEQ_VALUE "r"
+#define PERCPU_RSEQ_ADDEND "r"
+#define PERCPU_RSEQ_CLOBBERS "t0", "t1", "t2", "t3"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS "t0", "t1", "t2", "t3", "memory"
+
+/* The return column is a pseudo register (64), so that the frame keeps ra. */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".option push\n\t.option norvc\n\t.word 0xf1401073\n\t.option pop\n"
+#define PERCPU_RSEQ_STUB                                                          \
+    "\t.cfi_return_column 64\n\t.cfi_def_cfa sp, 0\n"                             \
+    "\t.cfi_escape 0x16, 0xc0, 0x00, 0x03, 0x75, 0x20, 0x06\n"                    \
+    "\tlla t1, percpu_rseq_aborts_v1\n\tlw t2, 0(t1)\n\taddiw t2, t2, 1\n"        \
+    "\tsw t2, 0(t1)\n\tandi t2, t2, 255\n\tli t1, -1\n\tbeqz t2, 1f\n"            \
+    "\tld t2, 32(t0)\n\tjr t2\n1:\tld t2, 40(t0)\n\tjr t2\n"
+
+#elif defined(__i386__)
+/* i386. Thread pointer: the word at %gs:0. Sections: not yet. */
+#define PERCPU_RSEQ_SYSCALL 386
+#define PERCPU_RSEQ_SIGNATURE 0x53053053u
+#define PERCPU_RSEQ_TP_BIAS 0
+static inline char *percpu_rseq_tp(void)
+{
+    char *tp;
+    __asm__ volatile("movl %%gs:0, %0" : "=r"(tp));
+    return tp;
+}
+
+#elif defined(__arm__) && defined(__ARM_ARCH) && __ARM_ARCH >= 7
+/* arm, v7 and later. Thread pointer: TPIDRURO, a coprocessor read. Sections: not yet. */
+#define PERCPU_RSEQ_SYSCALL 398
+#ifdef __ARMEB__
+#define PERCPU_RSEQ_SIGNATURE 0xf3def5e7u
+#else
+#define PERCPU_RSEQ_SIGNATURE 0xe7f5def3u
+#endif
+#define PERCPU_RSEQ_TP_BIAS 0
+static inline char *percpu_rseq_tp(void)
+{
+    char *tp;
+    __asm__ volatile("mrc p15, 0, %0, c13, c0, 3" : "=r"(tp));
+    return tp;
+}
+/* Older arm reads the thread pointer by a call into the kernel's helper page: fallback. */
+
+#elif defined(__powerpc64__) && defined(__LITTLE_ENDIAN__)
+/* ppc64le. Thread pointer: r13, 0x7000 bytes above the start of thread-local memory. */
+#define PERCPU_RSEQ_SYSCALL 387
+#define PERCPU_RSEQ_SIGNATURE 0x0fe5000bu
+#define PERCPU_RSEQ_TP_BIAS (-0x7000)
+static inline char *percpu_rseq_tp(void)
+{
+    char *tp;
+    __asm__ volatile("mr %0, 13" : "=r"(tp));
+    return tp;
+}
+
+#elif defined(__s390x__)
+/* s390x. Thread pointer: access registers 0 (high half) and 1. Sections: not yet. */
+#define PERCPU_RSEQ_SYSCALL 383
+#define PERCPU_RSEQ_SIGNATURE 0xb2ff0fffu
+#define PERCPU_RSEQ_TP_BIAS 0
+static inline char *percpu_rseq_tp(void)
+{
+    char *tp;
+    __asm__ volatile("ear %0, %%a0\n\tsllg %0, %0, 32\n\tear %0, %%a1" : "=d"(tp));
+    return tp;
+}
+
+#elif defined(__loongarch__) && __loongarch_grlen == 64
+/* loongarch64. Thread pointer: $tp. Sections: not yet. */
+#define PERCPU_RSEQ_SYSCALL 293
+#define PERCPU_RSEQ_SIGNATURE 0x002a0010u
+#define PERCPU_RSEQ_TP_BIAS 0
+static inline char *percpu_rseq_tp(void)
+{
+    char *tp;
+    __asm__ volatile("move %0, $tp" : "=r"(tp));
+    return tp;
+}
+
+#elif defined(__mips__) && _MIPS_SIM == _ABI64 && defined(__mips_isa_rev) && __mips_isa_rev >= 2 && \
+    !defined(__mips16) && !defined(__mips_micromips)
+/*
+ * mips64, n64. Thread pointer: rdhwr $29, 0x7000 bytes above the start of thread-local memory.
+ * Before release 2 rdhwr traps into the kernel on every read: those, and the other ABIs, whose
+ * numbers are kept below for the porter, take the fallback.
+ */
+#define PERCPU_RSEQ_SYSCALL 5327
+#define PERCPU_RSEQ_SIGNATURE 0x0350000du
+#define PERCPU_RSEQ_TP_BIAS (-0x7000)
+static inline char *percpu_rseq_tp(void)
+{
+    char *tp;
+    __asm__ volatile("rdhwr %0, $29" : "=r"(tp));
+    return tp;
+}
+#endif
+
+/*
+ * Without a block. For the porter: or1k 293, signature 0x15000035; ppc 32-bit and big-endian 387,
+ * 0x0fe5000b; s390 383; riscv32 293; mips o32 4367, n32 6331; microMIPS signature 0xd4070000
+ * (little-endian) or 0x0000d407, nanoMIPS 0x03500010 or 0x00100350.
+ */
+
+#ifdef PERCPU_RSEQ_SYSCALL
+#define PERCPU_RSEQ_PORTED 1 /* the cpu id is read from an area */
+#else
+#define PERCPU_RSEQ_PORTED 0
+#endif
+#ifndef PERCPU_RSEQ_SECTIONS
+#define PERCPU_RSEQ_SECTIONS 0 /* operations take the fallback */
+#endif
+#ifndef PERCPU_RSEQ_OFFSET_FROM_OWN
+#define PERCPU_RSEQ_OFFSET_FROM_OWN 0
+#endif
+
+/* Before the offset is known: leave for the slow path before anything is written through it. */
+#if PERCPU_RSEQ_OFFSET_FROM_OWN
+#define PERCPU_RSEQ_UNSET(off) 0
+#else
+#define PERCPU_RSEQ_UNSET(off) ((off) == 0)
+#endif
+
+#if PERCPU_RSEQ_PORTED
+#ifndef PERCPU_RSEQ_HAVE_READ
+/* Generic: the offset leads from the (biased) thread pointer to cpu_id. Never 0: areas are 32-aligned. */
+typedef char *percpu_rseq_self_t;
+#define PERCPU_RSEQ_SELF(off) (percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + (off))
+
+static inline uint32_t percpu_rseq_read_cpu_id(intptr_t off)
+{
+    return *(volatile uint32_t *)(void *)PERCPU_RSEQ_SELF(off);
+}
+
+static inline uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
+{
+    return *(volatile uint32_t *)(void *)(PERCPU_RSEQ_SELF(off) - PERCPU_RSEQ_CPU_ID_OFFSET + member);
+}
+#endif
+
+/**
+ * percpu_rseq_cpu_id() - read this thread's cpu id, negative where there is none.
+ * @off: the offset that percpu.h keeps.
+ *
+ * One load, no branch; an executable's offset is never unset on x86-64. An unset offset leads to readable memory whose content is then discarded.
+ */
+static inline int percpu_rseq_cpu_id(intptr_t off)
+{
+    return (int)(percpu_rseq_read_cpu_id(off) | (0u - (uint32_t)PERCPU_RSEQ_UNSET(off)));
+}
+
+/* ---- [C] The thread's own area, and how to find it ------------------------------------------ */
+/*
+ * A weak symbol: every file of a program, and every shared object whose symbols may be shared,
+ * uses one area per thread. It is in the state that registration asks for from the first
+ * instruction of a thread (thread-locals are initialised from an image), so it is never
+ * initialised at run time: a signal handler may register it at any moment.
+ *
+ * `used`: asm names it, which link-time optimisation does not see.
+ */
+#define PERCPU_RSEQ_SHARED __attribute__((weak, used, visibility("default")))
+#if !PERCPU_RSEQ_EXECUTABLE && defined(__GLIBC__) && !defined(__x86_64__) && !defined(__aarch64__)
+/* Keep off __tls_get_addr: it ties the weak references of [D] to glibc 2.35. */
+#define PERCPU_RSEQ_TLS_MODEL __attribute__((tls_model("initial-exec")))
+#else
+#define PERCPU_RSEQ_TLS_MODEL
+#endif
+extern __thread struct percpu_rseq_thread percpu_rseq_thread_v1 PERCPU_RSEQ_TLS_MODEL;
+PERCPU_RSEQ_SHARED __attribute__((aligned(64))) PERCPU_RSEQ_TLS_MODEL
+__thread struct percpu_rseq_thread percpu_rseq_thread_v1 = {
+    {0, PERCPU_RSEQ_CPU_UNREGISTERED, 0, 0, 0, 0, 0, 0, {0}}, 0, 0, 0, 0, 0
+};
+
+/*
+ * The name under which other libraries (tcmalloc, early librseq) define the area that they register
+ * with length 32. Weak and hidden: in a program that links such a library statically this is the
+ * library's area, otherwise it is ours. Never exported: such a library may depend on what lies
+ * around its own.
+ */
+extern __thread struct percpu_rseq_thread percpu_rseq_foreign __asm__("__rseq_abi")
+    __attribute__((weak, alias("percpu_rseq_thread_v1"), visibility("hidden")));
+
+/*
+ * percpu_rseq_locate() - this thread's copy of a thread-local symbol, and its constant offset.
+ *
+ * Where the symbol's offset from the thread pointer is the same in every thread (static TLS), the
+ * cpu id can be read through that offset. In an executable it is. Code that ends in a shared
+ * object asks through TLSDESC: the resolver returns the offset, and its descriptor holds the very
+ * same number exactly if the offset is constant (linked at program start: yes; dlopen'ed: glibc
+ * while its reserve lasts, musl no). Unlike the initial-exec model this never keeps a plugin from
+ * loading, and unlike __tls_get_addr it adds no versioned symbol.
+ */
+#if PERCPU_RSEQ_EXECUTABLE
+#define PERCPU_RSEQ_LOCATE(symbol, name)                                                \
+    static __attribute__((noinline, unused)) char *percpu_rseq_locate_##name(int *constant) \
+    {                                                                                   \
+        *constant = 1;                                                                  \
+        return (char *)&symbol;                                                         \
+    }
+#elif defined(__x86_64__) && defined(__LP64__)
+/* The call may clobber vector registers in old glibc, the red zone and nothing else but %rax. */
+#define PERCPU_RSEQ_LOCATE(symbol, name)                                                \
+    static __attribute__((noinline, unused)) char *percpu_rseq_locate_##name(int *constant) \
+    {                                                                                   \
+        intptr_t off, desc;                                                             \
+        __asm__ volatile(                                                               \
+            "movq %%rsp, %%rbx\n\tsubq $128, %%rsp\n\tandq $-64, %%rsp\n\t"             \
+            "leaq " PERCPU_RSEQ_LOCATE_NAME(name) "@tlsdesc(%%rip), %%rax\n\t"          \
+            "movq %%rax, %1\n\t"                                                        \
+            "call *" PERCPU_RSEQ_LOCATE_NAME(name) "@tlscall(%%rax)\n\tmovq %%rbx, %%rsp" \
+            : "=&a"(off), "=&r"(desc)                                                   \
+            : "r"(__builtin_frame_address(0))                                           \
+            : "rbx", "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5",    \
+              "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13",       \
+              "xmm14", "xmm15");                                                        \
+        *constant = desc == off || ((const intptr_t *)desc)[1] == off;                  \
+        return percpu_rseq_tp() + off;                                                  \
+    }
+#elif defined(__aarch64__) && defined(__LP64__)
+#define PERCPU_RSEQ_LOCATE(symbol, name)                                                \
+    static __attribute__((noinline, unused)) char *percpu_rseq_locate_##name(int *constant) \
+    {                                                                                   \
+        intptr_t off, desc;                                                             \
+        __asm__ volatile(                                                               \
+            "adrp x0, :tlsdesc:" PERCPU_RSEQ_LOCATE_NAME(name) "\n\t"                   \
+            "ldr x1, [x0, #:tlsdesc_lo12:" PERCPU_RSEQ_LOCATE_NAME(name) "]\n\t"        \
+            "add x0, x0, #:tlsdesc_lo12:" PERCPU_RSEQ_LOCATE_NAME(name) "\n\t"          \
+            "mov x2, x0\n\t"                                                            \
+            ".tlsdesccall " PERCPU_RSEQ_LOCATE_NAME(name) "\n\tblr x1\n\t"              \
+            "mov %0, x0\n\tmov %1, x2"                                                  \
+            : "=r"(off), "=r"(desc)                                                     \
+            :                                                                           \
+            : "x0", "x1", "x2", "x30", "cc", "memory");                                 \
+        *constant = desc == off || ((const intptr_t *)desc)[1] == off;                  \
+        return percpu_rseq_tp() + off;                                                  \
+    }
+#else
+#define PERCPU_RSEQ_LOCATE(symbol, name)                                                \
+    static __attribute__((noinline, unused)) char *percpu_rseq_locate_##name(int *constant) \
+    {                                                                                   \
+        *constant = PERCPU_RSEQ_TLS_IS_CONSTANT;                                        \
+        return (char *)&symbol;                                                         \
+    }
+#ifdef __GLIBC__
+#define PERCPU_RSEQ_TLS_IS_CONSTANT 1
+#else
+#define PERCPU_RSEQ_TLS_IS_CONSTANT 0
+#endif
+#endif
+#define PERCPU_RSEQ_LOCATE_NAME(name) PERCPU_RSEQ_SYMBOL_##name
+#define PERCPU_RSEQ_SYMBOL_own "percpu_rseq_thread_v1"
+#define PERCPU_RSEQ_SYMBOL_foreign "__rseq_abi"
+PERCPU_RSEQ_LOCATE(percpu_rseq_thread_v1, own)
+PERCPU_RSEQ_LOCATE(percpu_rseq_foreign, foreign)
+
+/* ---- [D] libc's area ------------------------------------------------------------------------ */
+/*
+ * glibc 2.35 and later register an area for each thread and export where it is. The symbols live in
+ * the loader; on older glibc and on musl they are missing. They are reached through the GOT (or a
+ * relocated word of data), not by a plain weak reference, which a non-PIE link against an older
+ * glibc resolves to NULL for good. Address and value are both checked: a copy relocation
+ * that found no match leaves an address with 0 in it.
+ */
+static inline const void *percpu_rseq_libc_size_address(void)
+{
+    const void *a;
+#if defined(__x86_64__)
+    __asm__(".weak __rseq_size\n\tmovq __rseq_size@GOTPCREL(%%rip), %0" : "=r"(a));
+#elif defined(__aarch64__)
+    __asm__(".weak __rseq_size\n\tadrp %0, :got:__rseq_size\n\t"
+            "ldr %0, [%0, #:got_lo12:__rseq_size]" : "=r"(a));
+#else
+    extern const unsigned percpu_rseq_libc_size __asm__("__rseq_size") __attribute__((weak));
+    static const void *volatile word = &percpu_rseq_libc_size;
+    a = word;
+#endif
+    return a;
+}
+
+static inline const void *percpu_rseq_libc_offset_address(void)
+{
+    const void *a;
+#if defined(__x86_64__)
+    __asm__(".weak __rseq_offset\n\tmovq __rseq_offset@GOTPCREL(%%rip), %0" : "=r"(a));
+#elif defined(__aarch64__)
+    __asm__(".weak __rseq_offset\n\tadrp %0, :got:__rseq_offset\n\t"
+            "ldr %0, [%0, #:got_lo12:__rseq_offset]" : "=r"(a));
+#else
+    extern const ptrdiff_t percpu_rseq_libc_offset __asm__("__rseq_offset") __attribute__((weak));
+    static const void *volatile word = &percpu_rseq_libc_offset;
+    a = word;
+#endif
+    return a;
+}
+
+/**
+ * percpu_rseq_libc() - libc's area.
+ * @size: what libc says is usable; 0 where it registers nothing (told not to, refused, too old).
+ *
+ * Return: the area's offset from the thread pointer; 0 where this libc has none. With an offset
+ * and a @size of 0 the area exists and is nobody's.
+ */
+static inline ptrdiff_t percpu_rseq_libc(unsigned *size)
+{
+    const void *s = percpu_rseq_libc_size_address();
+    const void *o = percpu_rseq_libc_offset_address();
+    *size = s && o ? *(const unsigned *)s : 0;
+    return s && o ? *(const ptrdiff_t *)o : 0;
+}
+#endif /* PERCPU_RSEQ_PORTED */
+
+/* ---- [E] The abort stub --------------------------------------------------------------------- */
+/*
+ * Where the kernel sends every aborted section: count, then start over at the section's restart
+ * address, or, every 256th time, give up to the slow path. So a thread that can never finish a
+ * section (a debugger that steps it, a timer faster than it) still makes progress, and the hot path
+ * carries no counter. The count is per module and approximate: increments may be lost between CPUs.
+ *
+ * One stub for all sections, in a COMDAT group of its own: out of the way of the hot code, and with
+ * unwind information of its own (see [B]).
+ */
+#if PERCPU_RSEQ_SECTIONS
+extern uint32_t percpu_rseq_aborts_v1;
+__attribute__((weak, used, visibility("hidden"))) uint32_t percpu_rseq_aborts_v1;
+
+__asm__(".ifndef percpu_rseq_abort_v1\n"
+        "\t.pushsection .text.percpu_rseq_abort_v1, \"axG\", %progbits, percpu_rseq_abort_v1, comdat\n"
+        "\t.weak percpu_rseq_abort_v1\n\t.hidden percpu_rseq_abort_v1\n"
+        "\t.type percpu_rseq_abort_v1, %function\n\t.balign 16\n"
+        PERCPU_RSEQ_STUB_SIGNATURE PERCPU_RSEQ_BROKEN_PAD
+        "percpu_rseq_abort_v1:\n\t.cfi_startproc\n\t.cfi_signal_frame\n"
+        PERCPU_RSEQ_STUB
+        "\t.cfi_endproc\n\t.size percpu_rseq_abort_v1, . - percpu_rseq_abort_v1\n"
+        "\t.popsection\n.endif\n");
+
+/* ---- [F] The critical sections -------------------------------------------------------------- */
+/*
+ * Each acts on the copy, of a per-CPU object whose copy 0 is at @p, that belongs to the CPU it runs
+ * on. Return: 0 done; -1 not done (no registration, id not below @bound, or given up), the caller
+ * takes the fallback. In pseudo-code, `row` being p + (cpu_id << PERCPU_STRIDE_SHIFT):
+ *
+ *   add, and, or     *row op= v
+ *   store            *row = v
+ *   load             out = *row
+ *   add_return       out = *row + v; *row = out
+ *   xchg             out = *row; *row = v
+ *   cmpxchg          out = *row; if (out == expected) *row = v
+ *   push             node->next = *row; *row = node         (node is private until the commit)
+ *   pop              out = *row; if (out) *row = out->next  (nobody else can free out: it is in
+ *                                                           this CPU's list until the commit)
+ *   publish          out = row->seq + 1; row->buffer[out & 1] = {v, ticks}; row->seq = out
+ *
+ * What if the thread stops, for ever or for a week, at
+ *   the arming store or before   nothing has happened; a stale rseq_cs is harmless: the kernel
+ *                                checks the ip against it, and clears it
+ *   any instruction up to the    the kernel resumes at the stub: nothing has happened. push wrote
+ *   commit                       its own node, publish the idle buffer: nobody reads those
+ *   after the commit             it has happened, once
+ * A signal aborts the section before its handler runs, so a handler may do the same operation on
+ * the same object.
+ *
+ * Without results: asm goto, and the compiler may keep memory in registers across an add (no
+ * "memory" clobber: a counter orders nothing); store and what publishes does clobber. With
+ * results: plain asm whose status says what happened, because asm goto outputs are lost on the
+ * taken edge by clang up to 14 and refused by gcc before 11.
+ */
+#if PERCPU_RSEQ_OFFSET_FROM_OWN || defined(__x86_64__)
+#define PERCPU_RSEQ_SELF_OPERAND(self) [off] "r"(self)
+#else
+#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "r"(self)
+#endif
+
+/* gcc < 8.1 and clang < 13 misplace code around the label without this barrier. */
+#if (defined(__clang__) && __clang_major__ < 14) || (!defined(__clang__) && __GNUC__ < 9)
+#define PERCPU_RSEQ_LABEL_BARRIER() __asm__ volatile("" ::: "memory")
+#else
+#define PERCPU_RSEQ_LABEL_BARRIER() ((void)0)
+#endif
+
+#define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                        \
+    static inline int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v, uint32_t bound) \
+    {                                                                                       \
+        __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") op PERCPU_RSEQ_SECTION_END       \
+                     : /* no outputs */                                                     \
+                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [v] value(v), \
+                       [bound] "r"(bound)                                                   \
+                     : PERCPU_RSEQ_CLOBBERS __VA_ARGS__                                     \
+                     : slow);                                                               \
+        return 0;                                                                           \
+    slow:                                                                                   \
+        PERCPU_RSEQ_LABEL_BARRIER();                                                        \
+        return -1;                                                                          \
+    }
+
+#define PERCPU_RSEQ_COMMA_MEMORY , "memory"
+#define PERCPU_RSEQ_RESULT(op, ...)                                                         \
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f") op PERCPU_RSEQ_SECTION_END            \
+                     PERCPU_RSEQ_SECTION_RESULT                                             \
+                     : [status] "=r"(status), [out] "=&r"(*out)                             \
+                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), __VA_ARGS__ \
+                     : PERCPU_RSEQ_LIST_CLOBBERS)
+
+#define PERCPU_RSEQ_DEFINE_RESULT(name, type, op)                                           \
+    static inline int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v,          \
+                                         uint32_t bound, type *out)                         \
+    {                                                                                       \
+        uint32_t status;                                                                    \
+        PERCPU_RSEQ_RESULT(op, [bound] "r"(bound), [v] PERCPU_RSEQ_VALUE(v));                                   \
+        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                    \
+    }
+
+#define PERCPU_RSEQ_DEFINE_WIDTH(n)                                                         \
+    PERCPU_RSEQ_DEFINE_GOTO(add_u##n, uint##n##_t, PERCPU_RSEQ_ADDEND, PERCPU_RSEQ_OP_ADD_##n, )                \
+    PERCPU_RSEQ_DEFINE_GOTO(and_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_AND_##n, )                \
+    PERCPU_RSEQ_DEFINE_GOTO(or_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_OR_##n, )                  \
+    PERCPU_RSEQ_DEFINE_GOTO(store_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_STORE_##n,              \
+                            PERCPU_RSEQ_COMMA_MEMORY)                                       \
+    static inline int percpu_rseq_load_u##n(percpu_rseq_self_t self, const uint##n##_t *p,  \
+                                            uint32_t bound, uint##n##_t *out)               \
+    {                                                                                       \
+        uint32_t status;                                                                    \
+        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_LOAD_##n, [bound] "r"(bound));                   \
+        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                    \
+    }                                                                                       \
+    PERCPU_RSEQ_DEFINE_RESULT(add_return_u##n, uint##n##_t, PERCPU_RSEQ_OP_ADD_RETURN_##n)  \
+    PERCPU_RSEQ_DEFINE_RESULT(xchg_u##n, uint##n##_t, PERCPU_RSEQ_OP_XCHG_##n)              \
+    static inline int percpu_rseq_cmpxchg_u##n(percpu_rseq_self_t self, uint##n##_t *p,     \
+                                               uint##n##_t expected, uint##n##_t v,         \
+                                               uint32_t bound, uint##n##_t *out)            \
+    {                                                                                       \
+        uint32_t status;                                                                    \
+        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_CMPXCHG_##n, \
+                           [bound] "r"(bound), [expected] "r"(expected), [v] "r"(v));       \
+        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                    \
+    }
+PERCPU_RSEQ_DEFINE_WIDTH(32)
+PERCPU_RSEQ_DEFINE_WIDTH(64)
+
+/* @next: offset in bytes of the link inside a node. */
+static inline int percpu_rseq_push(percpu_rseq_self_t self, void **p, void *node, size_t next,
+                                   uint32_t bound)
+{
+    __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") PERCPU_RSEQ_OP_PUSH PERCPU_RSEQ_SECTION_END
+                 : /* no outputs */
+                 : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [node] "r"(node), [next] "r"(next),
+                   [bound] "r"(bound)
+                 : PERCPU_RSEQ_LIST_CLOBBERS
+                 : slow);
+    return 0;
+slow:
+    PERCPU_RSEQ_LABEL_BARRIER();
+    return -1;
+}
+
+static inline int percpu_rseq_pop(percpu_rseq_self_t self, void **p, size_t next, uint32_t bound,
+                                  void **out)
+{
+    uint32_t status;
+    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_POP, [bound] "r"(bound), [next] "r"(next));
+    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
+}
+
+/* A value with its time, for one writer (a CPU) and any readers; buffer[seq & 1] is the live one. */
+struct percpu_rseq_stamped {
+    uint64_t seq;
+    struct {
+        uint64_t value, ticks;
+    } buffer[2];
+};
+
+static inline int percpu_rseq_publish(percpu_rseq_self_t self, struct percpu_rseq_stamped *p,
+                                      uint64_t v, uint32_t bound, uint64_t *out)
+{
+    uint32_t status;
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f") PERCPU_RSEQ_OP_PUBLISH PERCPU_RSEQ_SECTION_END
+                     PERCPU_RSEQ_SECTION_RESULT
+                     : [status] "=r"(status), [out] "=&r"(*out)
+                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [bound] "r"(bound), [v] "r"(v)
+                     : PERCPU_RSEQ_PUBLISH_CLOBBERS);
+    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
+}
+#endif /* PERCPU_RSEQ_SECTIONS */
+
+/* ---- [G] Tools ------------------------------------------------------------------------------ */
+
+/**
+ * percpu_rseq_valgrind_untrack() - tell helgrind not to look for races in a range.
+ *
+ * Rows are read while others add to them, with plain loads that the processor makes atomic, and
+ * helgrind knows no atomic loads. A valgrind client request: rotations that undo each other, which
+ * valgrind recognises and everything else executes as nothing. Off any hot path.
+ */
+static inline void percpu_rseq_valgrind_untrack(const void *start, size_t length)
+{
+#if defined(__x86_64__) && defined(__LP64__) && PERCPU_RSEQ_LINUX
+    /* 'HG' << 16, + 256 + the index of ARANGE_MAKE_UNTRACKED among helgrind's requests */
+    uint64_t request[6] = {0x48470000u + 256 + 39, (uint64_t)(uintptr_t)start, length, 0, 0, 0};
+    uint64_t result = 0;
+    __asm__ volatile("rolq $3, %%rdi\n\trolq $13, %%rdi\n\trolq $61, %%rdi\n\trolq $51, %%rdi\n\t"
+                     "xchgq %%rbx, %%rbx"
+                     : "+d"(result)
+                     : "a"(request)
+                     : "cc", "memory");
+#else
+    (void)start;
+    (void)length;
+#endif
+}
+
+/* ---- [H] Porting checklist ------------------------------------------------------------------ */
+/*
+ * 1. Copy the block of the nearest architecture. Look up the system call number and the signature
+ *    in the kernel's uapi header of the architecture; the signature must be an instruction that
+ *    traps, never one that compilers emit.
+ * 2. percpu_rseq_tp() and PERCPU_RSEQ_TP_BIAS: thread pointer + bias must be mapped memory in every
+ *    thread. The id is now read from an area and `make selftest` shows it. If the thread pointer
+ *    costs a trap or a call, stop: leave the block out, and operations take the fallback.
+ * 3. Pick three or four caller-saved registers, none that the linker or the PLT uses: one for the
+ *    descriptor's address (alive to the commit), one for cpu id and row, the rest scratch.
+ * 4. SECTION_BEGIN: the address of 77 position-independently; a 64-bit store (32-bit: the low word,
+ *    by endianness) to cpu_id + 4; label 72 directly after it; an unsigned load of cpu_id, an
+ *    unsigned compare with %[bound].
+ * 5. The OP_ strings. Nothing but the last instruction may store to shared memory. No call, no stack,
+ *    no instruction that the assembler may turn into several with the store among them. PUBLISH on
+ *    a weakly ordered machine: a release barrier before, or in, the commit.
+ * 6. The stub: signature, then count, restart, give up. Its unwind line: DW_CFA_val_expression for
+ *    the return column = the word at descriptor register + 32. Where the return column is an
+ *    ordinary register choose a pseudo register with .cfi_return_column.
+ * 7. Prove it: the every-instruction test on a kernel of that architecture, then the storms. Until
+ *    then PERCPU_RSEQ_SECTIONS stays 0.
+ */
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif /* PERCPU_RSEQ_ABI_H */
