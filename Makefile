@@ -1,0 +1,96 @@
+# percpu.h - `make help` lists the targets. CC, CXX, CFLAGS, CXXFLAGS, LDFLAGS are the user's.
+
+VERSION := $(shell awk '/define PERCPU_VERSION_STRING/ { gsub("\"", "", $$3); print $$3 }' percpu.h)
+PREFIX ?= /usr/local
+INCLUDEDIR ?= $(PREFIX)/include
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+B := build
+HEADERS := percpu.h rseq_abi.h
+WARN := -Wall -Wextra -Wpedantic -Wshadow -Wundef -Wconversion -Wcast-qual
+TEST_CFLAGS := -O2 -g -I. -Itest $(WARN)
+
+.DEFAULT_GOAL := help
+.PHONY: help selftest check check-matrix lint clean tests
+
+# ---- Flavors: how tests are compiled and linked. flavor_X is the whole command line.
+# A flavor whose compiler is missing is skipped, and said to be.
+GLIBC_GCC ?= gcc
+GLIBC_CLANG ?= clang
+MUSL_GCC ?= musl-gcc
+MUSL_CLANG := test/musl-clang
+flavor_gcc := $(GLIBC_GCC) -std=gnu11
+flavor_gcc-O0 := $(GLIBC_GCC) -std=gnu11 -O0 -fstack-protector-all
+flavor_gcc-pic := $(GLIBC_GCC) -std=gnu11 -fPIC
+flavor_gcc-nopie := $(GLIBC_GCC) -std=gnu11 -fno-pic -no-pie
+flavor_gcc-static := $(GLIBC_GCC) -std=gnu11 -static
+flavor_gcc-staticpie := $(GLIBC_GCC) -std=gnu11 -fPIE -static-pie
+flavor_gcc-lto := $(GLIBC_GCC) -std=gnu11 -flto
+flavor_clang := $(GLIBC_CLANG) -std=gnu11
+flavor_clang-O0 := $(GLIBC_CLANG) -std=gnu11 -O0
+flavor_gxx := g++ -std=gnu++11 -x c++
+flavor_clangxx := clang++ -std=gnu++17 -x c++ -Wno-deprecated
+flavor_musl := $(MUSL_GCC) -std=gnu11
+flavor_musl-pic := $(MUSL_GCC) -std=gnu11 -fPIC
+flavor_musl-static := $(MUSL_GCC) -std=gnu11 -static
+flavor_musl-clang := $(MUSL_CLANG) -std=gnu11
+FLAVORS := gcc gcc-O0 gcc-pic gcc-nopie gcc-static gcc-staticpie gcc-lto clang clang-O0 gxx clangxx \
+	musl musl-pic musl-static musl-clang
+have = $(shell command -v $(firstword $(flavor_$(1))) >/dev/null 2>&1 && echo $(1))
+HAVE := $(foreach f,$(FLAVORS),$(call have,$(f)))
+ifeq ($(call have,musl),)
+HAVE := $(filter-out musl-clang,$(HAVE))
+endif
+
+# ---- Modes: where a flavor runs, besides `plain`. tunable: glibc told not to register. enosys, eperm,
+# eacces: seccomp refuses rseq.
+MODES := gcc.tunable gcc-static.tunable gcc-pic.tunable clang.tunable gxx.tunable \
+	gcc.enosys gcc-static.eperm clang.eacces musl.enosys musl.eperm musl-static.eacces musl-clang.enosys
+RUNS := $(addsuffix .plain,$(HAVE)) $(foreach m,$(MODES),$(if $(filter $(firstword $(subst ., ,$(m))),$(HAVE)),$(m)))
+
+C_TESTS := $(patsubst test/%.c,%,$(wildcard test/test_*.c))
+SH_TESTS := $(wildcard test/check_*.sh)
+T := $(B)/t
+
+# Options that one test needs: CFLAGS_test_name, in the test's own first lines as "// cflags: ...".
+test_cflags = $(shell sed -n 's,^// cflags: ,,p' test/$(1).c)
+
+define flavor_rules
+$(T)/$(1)/%: test/%.c $(HEADERS) test/tap.h $(wildcard test/*.h) Makefile
+	@mkdir -p $$(@D)
+	$(flavor_$(1)) $(filter-out -O2,$(TEST_CFLAGS)) $(if $(findstring -O0,$(flavor_$(1))),,-O2) $$(call test_cflags,$$*) $(CFLAGS) $$< -o $$@ -pthread $(LDFLAGS)
+endef
+$(foreach f,$(HAVE),$(eval $(call flavor_rules,$(f))))
+
+$(T)/sandbox: test/sandbox.c
+	@mkdir -p $(@D)
+	$(CC) -O2 $< -o $@
+
+BINARIES := $(foreach f,$(HAVE),$(addprefix $(T)/$(f)/,$(C_TESTS)))
+# Links named FLAVOR.MODE/TEST, so that every run has a name of its own.
+RUN_LINKS := $(foreach r,$(RUNS),$(addprefix $(T)/$(r)/,$(C_TESTS)))
+define run_rules
+$(T)/$(1)/%: $(T)/$(firstword $(subst ., ,$(1)))/%
+	@mkdir -p $$(@D)
+	@ln -sf ../$(firstword $(subst ., ,$(1)))/$$* $$@
+endef
+$(foreach r,$(RUNS),$(eval $(call run_rules,$(r))))
+
+tests: $(BINARIES) $(T)/sandbox $(RUN_LINKS) ## build the tests in every flavor
+
+# Everything that runs on this machine. ONLY=glob selects, e.g. ONLY='musl*/test_counter'.
+ONLY ?= *
+check: tests ## run all tests on this machine; TAP under prove; REQUIRE_RSEQ=1: no skips for lack of rseq
+	@rm -rf $(B)/tap; mkdir -p $(B)/tap
+	@for f in $(filter-out $(HAVE),$(FLAVORS)); do \
+		echo "1..0 # SKIP no compiler for flavor $$f" >$(B)/tap/missing.$$f.tap; done
+	@cd $(T) && find . -path './*.*/*' | sed 's,^\./,,' | sort | while read -r t; do \
+		case $$t in $(ONLY)) echo "$(T)/$$t" ;; esac; done >../tests.list
+	@for t in $(SH_TESTS); do case $$(basename $$t) in $(ONLY)) echo $$t ;; esac; done >>$(B)/tests.list
+	@prove -j$(JOBS) --exec test/exec - <$(B)/tests.list; rc=$$?; \
+		test/summary $(B)/tap || rc=1; exit $$rc
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+clean: ## remove build/
+	rm -rf $(B)
