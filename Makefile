@@ -75,6 +75,26 @@ $(T)/$(1)/%: $(T)/$(firstword $(subst ., ,$(1)))/%
 endef
 $(foreach r,$(RUNS),$(eval $(call run_rules,$(r))))
 
+# The main job: one run per libc and way of linking that this machine has.
+selftest_glibc := $(GLIBC_GCC)
+selftest_glibc-static := $(GLIBC_GCC) -static
+selftest_musl := $(MUSL_GCC)
+selftest_musl-static := $(MUSL_GCC) -static
+SELFTESTS := glibc glibc-static musl musl-static
+SELFTEST_FLAGS ?=
+selftest: ## which CPU am I on: pin a worker to each CPU and check, for each libc here
+	@mkdir -p $(B)/selftest; rc=0; \
+	run() { printf '\n== %s\n' "$$1"; shift; "$$@" $(SELFTEST_FLAGS) || rc=1; }; \
+	build() { out=$(B)/selftest/$$1; shift; \
+		"$$@" -O2 -g -I. $(WARN) $(CFLAGS) test/selftest.c -o $$out -pthread $(LDFLAGS); }; \
+	$(foreach s,$(SELFTESTS),if command -v $(firstword $(selftest_$(s))) >/dev/null; then \
+		if build $(s) $(selftest_$(s)); then run $(s) $(B)/selftest/$(s); else rc=1; fi; \
+		else printf '\n== $(s)\nnot run: no $(firstword $(selftest_$(s))) on this machine\n'; fi; ) \
+	for s in glibc glibc-static; do test -x $(B)/selftest/$$s || continue; \
+		run "$$s, told not to register (GLIBC_TUNABLES=glibc.pthread.rseq=0)" \
+			env GLIBC_TUNABLES=glibc.pthread.rseq=0 $(B)/selftest/$$s; done; \
+	exit $$rc
+
 tests: $(BINARIES) $(T)/sandbox $(RUN_LINKS) ## build the tests in every flavor
 
 # Everything that runs on this machine. ONLY=glob selects, e.g. ONLY='musl*/test_counter'.
