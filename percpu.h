@@ -30,11 +30,11 @@
  * operate: it runs in its parent's area, on another CPU. Do not unload a plugin while a thread may
  * be inside it; see percpu_thread_unregister().
  *
- *   [1]  Version and configuration        [7]  (reserved: counter sets)
- *   [2]  Which CPU am I on                [8]  (reserved: timestamps)
- *   [3]  Registration and diagnosis       [9]  (reserved: gauges)
- *   [4]  Per-CPU memory                   [10] (reserved: free lists)
- *   [5]  Operations on this CPU's copy    [11] (reserved: crossing CPUs)
+ *   [1]  Version and configuration        [7]  Counter sets
+ *   [2]  Which CPU am I on                [8]  Timestamps
+ *   [3]  Registration and diagnosis       [9]  Gauges
+ *   [4]  Per-CPU memory                   [10] Free lists
+ *   [5]  Operations on this CPU's copy    [11] Crossing CPUs
  *   [6]  Counters                         [12] Machinery
  */
 #ifndef PERCPU_H
@@ -104,6 +104,8 @@ struct percpu_priv_shared {
     uint8_t from_own_known, from_tp_known;
     uint8_t kernel_broken;
     uint8_t hook;          /* enum percpu_priv_hook_state */
+    uint8_t membarrier;    /* 1 registered for the rseq command, 2 not to be had */
+    uint8_t rdtscp;        /* 1 usable, 2 not */
     unsigned key;          /* pthread_key_t of the exit hook */
     struct percpu_priv_arena *arenas, *hint;
     uintptr_t lowest, highest; /* address range of all arenas */
@@ -743,7 +745,295 @@ static PERCPU_PRIV_OUTLINE percpu_word percpu_counter_sum(struct percpu_counter 
  */
 static PERCPU_PRIV_OUTLINE percpu_word percpu_counter_take(struct percpu_counter *c);
 
-/* ---- [7] to [11] are reserved for counter sets, timestamps, gauges, free lists, fences ------- */
+/* ---- [7] Counter sets ----------------------------------------------------------------------- */
+/*
+ * Many events counted together, one row per CPU, and a chain of ancestors: an add to a query's set
+ * also counts for its user and for the process. Events are array indices, typically an enum.
+ *
+ * Memory is allocated in chunks of PERCPU_COUNTERS_CHUNK events, by init, or by the first add to a
+ * chunk of a set that PERCPU_COUNTERS_INIT made. A set with PERCPU_COUNTERS_SHARED has one row of
+ * atomics instead of one per CPU: for sets that are many and rarely written.
+ */
+#define PERCPU_COUNTERS_CHUNK (PERCPU_STRIDE / sizeof(percpu_word))
+#define PERCPU_COUNTERS_CHUNKS 16
+#define PERCPU_COUNTERS_MAX (PERCPU_COUNTERS_CHUNKS * PERCPU_COUNTERS_CHUNK) /* 131072 by default */
+#define PERCPU_COUNTERS_SHARED 1u
+
+struct percpu_counters {
+    unsigned n; /* events */
+    unsigned flags;
+    struct percpu_counters *parent;
+    percpu_word *chunk[PERCPU_COUNTERS_CHUNKS]; /* copy 0 of each; NULL: not allocated yet */
+    percpu_word *taken[PERCPU_COUNTERS_CHUNKS]; /* the sums at the last take, where there was one */
+    uint32_t rows;      /* as in a counter */
+    uint32_t children;  /* sets whose parent this is */
+    percpu_word unplaced; /* amounts that found no memory: see percpu_counters_add() */
+};
+
+/* For a static set: struct percpu_counters s = PERCPU_COUNTERS_INIT(n, flags). It has no parent. */
+#define PERCPU_COUNTERS_INIT(n, flags) {(n), (flags), 0, {0}, {0}, 0, 0, 0}
+
+/**
+ * percpu_counters_init() - make a set of @n events that are all 0.
+ * @parent: the set that adds go on to, or NULL. It must outlive this one.
+ * @flags: 0 or PERCPU_COUNTERS_SHARED.
+ *
+ * Return: 0; -1 with errno EINVAL (@n is 0 or above PERCPU_COUNTERS_MAX, unknown flag) or ENOMEM.
+ */
+static PERCPU_PRIV_COLD int percpu_counters_init(struct percpu_counters *set, unsigned n,
+                                                 struct percpu_counters *parent, unsigned flags);
+
+/**
+ * percpu_counters_destroy() - free a set that nobody uses any more.
+ *
+ * Return: 0; -1 with errno EBUSY if it is the parent of a set that still exists.
+ */
+static PERCPU_PRIV_COLD int percpu_counters_destroy(struct percpu_counters *set);
+
+static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters *set, unsigned event,
+                                                          percpu_word v);
+
+/**
+ * percpu_counters_add() - add to an event of a set and of all its ancestors.
+ *
+ * An event that a set does not have is not counted there. Only a set of PERCPU_COUNTERS_INIT can
+ * find no memory here; the amount then goes to set->unplaced, which no sum includes.
+ *
+ * Order: none, not even for the compiler.
+ * Context: any. errno is preserved. Cost: per set of the chain, a counter's add and two loads.
+ */
+static inline void percpu_counters_add(struct percpu_counters *set, unsigned event, percpu_word v)
+{
+    for (; set; set = set->parent) {
+        percpu_word *chunk = event < set->n ? __atomic_load_n(&set->chunk[event / PERCPU_COUNTERS_CHUNK],
+                                                              __ATOMIC_RELAXED)
+                                            : (percpu_word *)0;
+        percpu_word *word = chunk + event % PERCPU_COUNTERS_CHUNK;
+        uint32_t rows = __atomic_load_n(&set->rows, __ATOMIC_RELAXED);
+        (void)rows;
+        if (chunk && set->flags & PERCPU_COUNTERS_SHARED)
+            (void)__atomic_fetch_add(word, v, __ATOMIC_RELAXED);
+        else if (PERCPU_PRIV_UNLIKELY(!chunk || !PERCPU_PRIV_ADD_WORD(word, v, rows)))
+            percpu_priv_counters_slow(set, event, v);
+    }
+}
+static inline void percpu_counters_inc(struct percpu_counters *set, unsigned event)
+{
+    percpu_counters_add(set, event, 1);
+}
+
+/* percpu_counters_sum() - one event's sum; as percpu_counter_sum(). 0 for an event it does not have. */
+static PERCPU_PRIV_OUTLINE percpu_word percpu_counters_sum(struct percpu_counters *set, unsigned event);
+
+/**
+ * percpu_counters_snapshot() - the sums of all events at once.
+ * @out: an array of set->n words.
+ *
+ * Each sum is as percpu_counter_sum() gives it; sums of different events are not of one instant.
+ * Context: any. Cost: near that of reading the rows from memory; vectorised at -O3.
+ */
+static PERCPU_PRIV_OUTLINE void percpu_counters_snapshot(struct percpu_counters *set, percpu_word *out);
+
+/**
+ * percpu_counters_take() - for each event, what was added since the last take of this set.
+ * @out: an array of set->n words.
+ *
+ * Return: 0; -1 with errno ENOMEM (the first take allocates), and nothing taken.
+ */
+static PERCPU_PRIV_OUTLINE int percpu_counters_take(struct percpu_counters *set, percpu_word *out);
+
+/* ---- [8] Timestamps ------------------------------------------------------------------------- */
+/*
+ * Ticks are what the processor counts at a constant rate, the same on all CPUs: on x86-64 the time
+ * stamp counter, on aarch64 the generic timer, on riscv64 the platform timer; elsewhere nanoseconds
+ * of CLOCK_MONOTONIC. The rate is the system's to tell.
+ */
+struct percpu_tscp {
+    uint64_t ticks;
+    unsigned cpu; /* the CPU on which ticks was read */
+};
+
+/* percpu_ticks() - ticks now. Order: none; the processor may read them some instructions early. */
+static inline uint64_t percpu_ticks(void);
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* as percpu_status */
+#endif
+/**
+ * percpu_tscp() - ticks and the CPU they were read on, not before earlier instructions are done.
+ *
+ * Context: any. errno is preserved. Cost: x86-64: one rdtscp; else as percpu_tscp_approx().
+ */
+static inline struct percpu_tscp percpu_tscp(void);
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+/**
+ * percpu_tscp_approx() - the same, unordered, and cheaper.
+ *
+ * Both come from one CPU for certain: a critical section reads them. In the fallback the CPU is
+ * read before and after, and this is done again if it changed.
+ */
+static inline struct percpu_tscp percpu_tscp_approx(void);
+
+/* ---- [9] Gauges ----------------------------------------------------------------------------- */
+/*
+ * A value that many threads set, of which the last counts. Each CPU writes its own row: the idle
+ * one of two buffers, then the sequence number that makes it the live one. The time is read
+ * inside the section, so a value that was delayed cannot look fresh. get() takes the row of the
+ * latest time. Zeroed is ready to use. (Where CPUs' clocks are not synchronised, "latest" is as good as they are.)
+ */
+struct percpu_priv_gauge_row {
+    struct percpu_rseq_stamped stamped;
+    uint32_t lock; /* taken to write rows of the second bank, and the one in the handle */
+};
+
+struct percpu_gauge {
+    struct percpu_priv_gauge_row *base;
+    uint32_t rows;
+    struct percpu_priv_gauge_row spill; /* sets that found no memory */
+};
+
+/* percpu_gauge_init() - set to "never set" and allocate now. Return: 0; -1 with errno ENOMEM, usable. */
+static PERCPU_PRIV_COLD int percpu_gauge_init(struct percpu_gauge *g);
+
+/* percpu_gauge_destroy() - free a gauge that nobody uses any more. It is zero and usable again. */
+static PERCPU_PRIV_COLD void percpu_gauge_destroy(struct percpu_gauge *g);
+
+static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_slow(struct percpu_gauge *g, uint64_t bits);
+
+/**
+ * percpu_gauge_set() - set the gauge.
+ *
+ * Order: release: who gets the value sees what was written before it was set.
+ * Context: any. errno is preserved. In a handler that interrupted a fallback set() it may take effect
+ * before that one. Cost: one ordered read of the clock and a section.
+ */
+static inline void percpu_gauge_set(struct percpu_gauge *g, double value)
+{
+    struct percpu_priv_gauge_row *base = __atomic_load_n(&g->base, __ATOMIC_RELAXED);
+    uint32_t rows = __atomic_load_n(&g->rows, __ATOMIC_RELAXED);
+    uint64_t bits;
+    uintptr_t seq;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    (void)rows;
+    (void)seq;
+    if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_SECTION(publish, &base->stamped, bits, rows, &seq)))
+        percpu_priv_gauge_slow(g, bits);
+}
+
+/**
+ * percpu_gauge_get() - the last value that was set.
+ * @value: where to store it; 0.0 if the gauge was never set.
+ *
+ * Return: 1; 0 if it was never set. Never torn. Among values of the same tick, the lower CPU's.
+ * Order: acquire. Context: any. Cost: a cache miss per CPU.
+ */
+static PERCPU_PRIV_OUTLINE int percpu_gauge_get(struct percpu_gauge *g, double *value);
+
+/* ---- [10] Free lists ------------------------------------------------------------------------ */
+/*
+ * A cache of objects per CPU, last in, first out. The link is a pointer inside each object, at an
+ * offset that the list knows; what it overwrites is free memory as far as the list is concerned.
+ * Pop reads a node's link inside the section: the node cannot have left this CPU's list and come
+ * back (ABA), since both would have aborted the section.
+ *
+ * In the fallback, rows of the second bank are stacks that are pushed to with compare-and-swap, and
+ * popped by taking the whole stack and giving the rest back. Zeroed, with the link at offset
+ * 0, is ready to use.
+ */
+struct percpu_freelist {
+    struct percpu_rseq_list *base;
+    uint32_t rows;
+    uint32_t next;  /* offset of the link in a node */
+    void *spill;    /* nodes that found no row */
+};
+
+/**
+ * percpu_freelist_init() - make an empty list and allocate it now.
+ * @next: offset in bytes, in each node, of a void * that the list may use; PERCPU_LINK(type, member).
+ *
+ * Return: 0; -1 with errno ENOMEM, and the list is usable.
+ */
+static PERCPU_PRIV_COLD int percpu_freelist_init(struct percpu_freelist *list, size_t next);
+#define PERCPU_LINK(type, member) offsetof(type, member)
+
+/**
+ * percpu_freelist_destroy() - free a list that is empty and that nobody uses any more.
+ *
+ * Return: 0; -1 with errno EBUSY if it has nodes: drain it first.
+ */
+static PERCPU_PRIV_COLD int percpu_freelist_destroy(struct percpu_freelist *list);
+
+static PERCPU_PRIV_OUTLINE void percpu_priv_push_slow(struct percpu_freelist *list, void *node);
+static PERCPU_PRIV_OUTLINE void *percpu_priv_pop_slow(struct percpu_freelist *list);
+
+/**
+ * percpu_freelist_push() - put a node on this CPU's list.
+ *
+ * Order: compiler barrier. A pop on the same CPU, or a drain, sees what was written to the node before.
+ * Context: any. errno is preserved. Cost: a section of 9 instructions.
+ */
+static inline void percpu_freelist_push(struct percpu_freelist *list, void *node)
+{
+    struct percpu_rseq_list *base = __atomic_load_n(&list->base, __ATOMIC_RELAXED);
+    uint32_t rows = __atomic_load_n(&list->rows, __ATOMIC_RELAXED);
+    (void)rows;
+    if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_SECTION(push, base, node, list->next, rows)))
+        percpu_priv_push_slow(list, node);
+}
+
+/**
+ * percpu_freelist_pop() - take the node that was put last on this CPU's list.
+ *
+ * Return: the node; NULL if this CPU's list is empty, or being drained. Others may have nodes.
+ * Context: any. errno is preserved. Cost: a section of 11 instructions.
+ */
+static inline void *percpu_freelist_pop(struct percpu_freelist *list)
+{
+    struct percpu_rseq_list *base = __atomic_load_n(&list->base, __ATOMIC_RELAXED);
+    uint32_t rows = __atomic_load_n(&list->rows, __ATOMIC_RELAXED);
+    void *node;
+    (void)rows;
+    if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_SECTION(pop, base, list->next, rows, &node)))
+        node = percpu_priv_pop_slow(list);
+    return node;
+}
+
+/**
+ * percpu_freelist_drain() - take all nodes of a CPU, linked through their links, NULL at the end.
+ * @chain: the first node, or NULL.
+ *
+ * With every CPU below percpu_nr_cpus() in turn, all nodes: each call also takes the fallback's row of
+ * that number, and the nodes that found no row.
+ *
+ * Return: 0; -1 with errno from percpu_fence_cpu(), EINVAL for a CPU that the list has no row for, or
+ * EAGAIN if another thread is draining it; *chain is then still valid, and may hold the fallback's nodes.
+ * Context: not in a signal handler. Cost: percpu_fence_cpu().
+ */
+static PERCPU_PRIV_COLD int percpu_freelist_drain(struct percpu_freelist *list, unsigned cpu, void **chain);
+
+/* ---- [11] Crossing CPUs --------------------------------------------------------------------- */
+
+/**
+ * percpu_fence_cpu() - wait until every section that was running on a CPU has committed or restarted.
+ *
+ * What this thread wrote before, sections there see afterwards; what sections there wrote
+ * before, this thread sees afterwards.
+ *
+ * By membarrier's rseq command (Linux 5.10). Where it is missing or refused, this thread visits the CPU
+ * (its affinity is changed and restored, which a concurrent change from outside may upset).
+ *
+ * Return: 0; -1 with errno EINVAL for a CPU that cannot exist, or that of the refused
+ * sched_setaffinity (EINVAL: the CPU is not this thread's to visit; EPERM: a sandbox).
+ * Context: not in a signal handler. Cost: microseconds, an interrupt on that CPU.
+ */
+static PERCPU_PRIV_COLD int percpu_fence_cpu(unsigned cpu);
+
+/* percpu_fence() - the same for all CPUs. */
+static PERCPU_PRIV_COLD int percpu_fence(void);
 
 /* ---- [12] Machinery ------------------------------------------------------------------------- */
 /*
@@ -762,6 +1052,14 @@ enum percpu_priv_thread_state {
 #define PERCPU_PRIV_LOAD(x) __atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define PERCPU_PRIV_STORE(x, v) __atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
 
+#if defined(__SANITIZE_THREAD__)
+#define PERCPU_PRIV_TSAN
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define PERCPU_PRIV_TSAN
+#endif
+#endif
+
 /* ---- The operating system */
 
 #if defined(__linux__)
@@ -769,10 +1067,13 @@ enum percpu_priv_thread_state {
 extern long percpu_priv_syscall(long number, ...) __asm__("syscall");
 extern unsigned long percpu_priv_getauxval(unsigned long type) __asm__("getauxval");
 extern int percpu_priv_getcpu(void) __asm__("sched_getcpu");
+extern int percpu_priv_clock_gettime(int clock, long *t) __asm__("clock_gettime");
 #elif defined(__FreeBSD__)
 extern int percpu_priv_getcpu(void) __asm__("sched_getcpu"); /* since 13.1 */
+extern int percpu_priv_clock_gettime(int clock, long *t) __asm__("clock_gettime");
 #elif defined(__APPLE__)
 extern int percpu_priv_cpu_number(size_t *cpu) __asm__("_pthread_cpu_number_np"); /* since 11.0 */
+extern uint64_t percpu_priv_clock_ns(int clock) __asm__("_clock_gettime_nsec_np");
 #elif defined(_WIN32)
 struct percpu_priv_processor {
     uint16_t group;
@@ -782,6 +1083,7 @@ extern void __stdcall percpu_priv_processor_number(struct percpu_priv_processor 
     "GetCurrentProcessorNumberEx");
 extern uint16_t __stdcall percpu_priv_groups(void) __asm__("GetMaximumProcessorGroupCount");
 extern uint32_t __stdcall percpu_priv_processors(uint16_t group) __asm__("GetMaximumProcessorCount");
+extern int __stdcall percpu_priv_performance_counter(uint64_t *t) __asm__("QueryPerformanceCounter");
 extern void *__stdcall percpu_priv_virtual_alloc(void *at, size_t size, uint32_t type,
                                                  uint32_t protect) __asm__("VirtualAlloc");
 extern int __stdcall percpu_priv_virtual_free(void *at, size_t size, uint32_t type) __asm__("VirtualFree");
@@ -808,23 +1110,42 @@ static PERCPU_PRIV_OUTLINE unsigned percpu_priv_os_cpu(void)
 }
 
 #if PERCPU_RSEQ_LINUX
-/* The last number of a list like "0-3,8-11", + 1; 0 if the file cannot be read. */
-static PERCPU_PRIV_COLD unsigned percpu_priv_possible(void)
+/* The number at *s, which is moved past it. */
+static PERCPU_PRIV_COLD unsigned percpu_priv_number(const char **s)
 {
-    char buf[256];
-    unsigned last = 0, n = 0;
-    long fd = percpu_priv_syscall(SYS_openat, -100, "/sys/devices/system/cpu/possible", 02000000);
-    long got = 0;
+    unsigned n = 0;
+    for (; **s >= '0' && **s <= '9'; ++*s)
+        n = n * 10 + (unsigned)(**s - '0');
+    return n;
+}
+
+/*
+ * Read a list of CPUs like "0-3,8-11" from sysfs, where no list is longer than a page.
+ * Return: the highest + 1; 0 if there is none to be read. *listed: whether @cpu is in it.
+ */
+static PERCPU_PRIV_COLD unsigned percpu_priv_read_list(const char *path, unsigned cpu, int *listed)
+{
+    char buf[4096];
+    unsigned low, high, end = 0;
+    long fd = percpu_priv_syscall(SYS_openat, -100, path, 02000000), got; /* AT_FDCWD, O_CLOEXEC */
+    *listed = 0;
     if (fd < 0)
         return 0;
-    while ((got = percpu_priv_syscall(SYS_read, fd, buf, sizeof buf)) > 0)
-        for (long i = 0; i < got; i++)
-            if (buf[i] >= '0' && buf[i] <= '9')
-                last = n = n * 10 + (unsigned)(buf[i] - '0');
-            else
-                n = 0;
+    got = percpu_priv_syscall(SYS_read, fd, buf, sizeof buf - 1);
     (void)percpu_priv_syscall(SYS_close, fd);
-    return got < 0 ? 0 : last + 1;
+    buf[got > 0 ? got : 0] = 0;
+    for (const char *s = buf; *s;) {
+        if (*s < '0' || *s > '9') {
+            s++;
+            continue;
+        }
+        low = high = percpu_priv_number(&s);
+        if (*s == '-' && s++)
+            high = percpu_priv_number(&s);
+        *listed |= cpu >= low && cpu <= high;
+        end = high >= end ? high + 1 : end;
+    }
+    return end;
 }
 
 /* Without sysfs: the highest CPU that this process may use now, + 1. */
@@ -853,7 +1174,8 @@ static PERCPU_PRIV_COLD unsigned percpu_priv_find_nr_cpus(void)
     int saved = errno;
     unsigned n = 0;
 #if PERCPU_RSEQ_LINUX
-    n = percpu_priv_possible();
+    int listed;
+    n = percpu_priv_read_list("/sys/devices/system/cpu/possible", 0, &listed);
     if (!n)
         n = percpu_priv_affinity();
 #elif defined(_WIN32)
@@ -1380,7 +1702,8 @@ static PERCPU_PRIV_COLD int percpu_status_format(char *buf, size_t size)
  * Arenas are never unmapped, only emptied, so the list is only ever pushed to.
  */
 #define PERCPU_PRIV_GRANULES (PERCPU_STRIDE / 8)
-#define PERCPU_PRIV_MAP_WORDS (PERCPU_PRIV_GRANULES / 64)
+#define PERCPU_PRIV_BITS (8 * sizeof(percpu_word))
+#define PERCPU_PRIV_MAP_WORDS (PERCPU_PRIV_GRANULES / PERCPU_PRIV_BITS)
 
 struct percpu_priv_arena {
     uint64_t magic;
@@ -1389,13 +1712,17 @@ struct percpu_priv_arena {
     uint32_t mixed; /* the second bank was written */
     uint32_t free;  /* granules; approximate while others allocate */
     uint32_t hint;  /* no free granule below, most likely */
-    uint64_t used[PERCPU_PRIV_MAP_WORDS];
-    uint64_t first[PERCPU_PRIV_MAP_WORDS];
-    uint64_t last[PERCPU_PRIV_MAP_WORDS];
+    percpu_word used[PERCPU_PRIV_MAP_WORDS];
+    percpu_word first[PERCPU_PRIV_MAP_WORDS];
+    percpu_word last[PERCPU_PRIV_MAP_WORDS];
 };
 #define PERCPU_PRIV_MAGIC UINT64_C(0x7065726370752e68) /* "percpu.h" */
 #define PERCPU_PRIV_ARENA_SIZE ((sizeof(struct percpu_priv_arena) + 4095) & ~(size_t)4095)
 
+static inline size_t percpu_priv_ctz(percpu_word bits)
+{
+    return (size_t)__builtin_ctzll(bits);
+}
 static inline struct percpu_priv_arena *percpu_priv_arena_of(const void *p)
 {
     return (struct percpu_priv_arena *)(((uintptr_t)p & ~(PERCPU_STRIDE - 1)) - PERCPU_PRIV_ARENA_SIZE);
@@ -1467,26 +1794,26 @@ static PERCPU_PRIV_COLD struct percpu_priv_arena *percpu_priv_arena_new(void **a
 }
 
 /* The bits of word @w that belong to granules [@g, @g + @n). */
-static inline uint64_t percpu_priv_mask(size_t w, size_t g, size_t n)
+static inline percpu_word percpu_priv_mask(size_t w, size_t g, size_t n)
 {
-    size_t from = g > w * 64 ? g - w * 64 : 0;
-    size_t to = g + n < w * 64 + 64 ? g + n - w * 64 : 64;
-    return (~(uint64_t)0 << from) & (~(uint64_t)0 >> (64 - to));
+    size_t from = g > w * PERCPU_PRIV_BITS ? g - w * PERCPU_PRIV_BITS : 0;
+    size_t to = g + n < (w + 1) * PERCPU_PRIV_BITS ? g + n - w * PERCPU_PRIV_BITS : PERCPU_PRIV_BITS;
+    return (~(percpu_word)0 << from) & (~(percpu_word)0 >> (PERCPU_PRIV_BITS - to));
 }
 
 static PERCPU_PRIV_OUTLINE void percpu_priv_release(struct percpu_priv_arena *a, size_t g, size_t n)
 {
-    for (size_t w = g / 64; n && w <= (g + n - 1) / 64; w++)
+    for (size_t w = g / PERCPU_PRIV_BITS; n && w <= (g + n - 1) / PERCPU_PRIV_BITS; w++)
         (void)__atomic_fetch_and(&a->used[w], ~percpu_priv_mask(w, g, n), __ATOMIC_RELEASE);
 }
 
 static PERCPU_PRIV_OUTLINE int percpu_priv_claim(struct percpu_priv_arena *a, size_t g, size_t n)
 {
-    for (size_t w = g / 64; w <= (g + n - 1) / 64; w++) {
-        uint64_t mask = percpu_priv_mask(w, g, n), old = PERCPU_PRIV_LOAD(a->used[w]);
+    for (size_t w = g / PERCPU_PRIV_BITS; w <= (g + n - 1) / PERCPU_PRIV_BITS; w++) {
+        percpu_word mask = percpu_priv_mask(w, g, n), old = PERCPU_PRIV_LOAD(a->used[w]);
         do
             if (old & mask) {
-                percpu_priv_release(a, g, w * 64 > g ? w * 64 - g : 0);
+                percpu_priv_release(a, g, w * PERCPU_PRIV_BITS > g ? w * PERCPU_PRIV_BITS - g : 0);
                 return 0;
             }
         while (!__atomic_compare_exchange_n(&a->used[w], &old, old | mask, 1, __ATOMIC_ACQUIRE,
@@ -1499,10 +1826,10 @@ static PERCPU_PRIV_OUTLINE int percpu_priv_claim(struct percpu_priv_arena *a, si
 static PERCPU_PRIV_OUTLINE size_t percpu_priv_next_used(struct percpu_priv_arena *a, size_t g, size_t end)
 {
     while (g < end) {
-        uint64_t bits = PERCPU_PRIV_LOAD(a->used[g / 64]) >> (g % 64);
+        percpu_word bits = PERCPU_PRIV_LOAD(a->used[g / PERCPU_PRIV_BITS]) >> (g % PERCPU_PRIV_BITS);
         if (bits)
-            return g + (size_t)__builtin_ctzll(bits) < end ? g + (size_t)__builtin_ctzll(bits) : end;
-        g += 64 - g % 64;
+            return g + percpu_priv_ctz(bits) < end ? g + percpu_priv_ctz(bits) : end;
+        g += PERCPU_PRIV_BITS - g % PERCPU_PRIV_BITS;
     }
     return end;
 }
@@ -1515,9 +1842,9 @@ static PERCPU_PRIV_OUTLINE size_t percpu_priv_search(struct percpu_priv_arena *a
         if (used == g + n && percpu_priv_claim(a, g, n))
             return g;
         if (used < g + n) { /* skip the run of used granules */
-            uint64_t ones = ~(PERCPU_PRIV_LOAD(a->used[used / 64]) >> (used % 64));
-            g = used + (ones ? (size_t)__builtin_ctzll(ones) : 64);
-            g = g < used / 64 * 64 + 64 ? g : used / 64 * 64 + 64;
+            percpu_word ones = ~(PERCPU_PRIV_LOAD(a->used[used / PERCPU_PRIV_BITS]) >> (used % PERCPU_PRIV_BITS));
+            g = used + (ones ? percpu_priv_ctz(ones) : PERCPU_PRIV_BITS);
+            g = g < (used / PERCPU_PRIV_BITS + 1) * PERCPU_PRIV_BITS ? g : (used / PERCPU_PRIV_BITS + 1) * PERCPU_PRIV_BITS;
             g = g > used ? g : used + 1;
             g = (g + align - 1) & ~(align - 1);
         }
@@ -1538,8 +1865,8 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_take(struct percpu_priv_arena *a, s
     if (n == 1)
         PERCPU_PRIV_STORE(a->hint, (uint32_t)g + 1 < PERCPU_PRIV_GRANULES ? (uint32_t)g + 1 : 0);
     (void)__atomic_fetch_sub(&a->free, (uint32_t)n, __ATOMIC_RELAXED);
-    (void)__atomic_fetch_or(&a->last[(g + n - 1) / 64], (uint64_t)1 << (g + n - 1) % 64, __ATOMIC_RELAXED);
-    (void)__atomic_fetch_or(&a->first[g / 64], (uint64_t)1 << g % 64, __ATOMIC_RELEASE);
+    (void)__atomic_fetch_or(&a->last[(g + n - 1) / PERCPU_PRIV_BITS], (percpu_word)1 << (g + n - 1) % PERCPU_PRIV_BITS, __ATOMIC_RELAXED);
+    (void)__atomic_fetch_or(&a->first[g / PERCPU_PRIV_BITS], (percpu_word)1 << g % PERCPU_PRIV_BITS, __ATOMIC_RELEASE);
     return percpu_priv_rows_of(a) + g * 8;
 }
 
@@ -1601,8 +1928,8 @@ static PERCPU_PRIV_OUTLINE void *percpu_alloc(size_t size, size_t align)
 /* Zero one copy, without writing to pages that were never written. */
 static PERCPU_PRIV_OUTLINE void percpu_priv_zero(char *copy, size_t size)
 {
-    uint64_t *words = (uint64_t *)(void *)copy;
-    for (size_t i = 0; i < size / 8; i++)
+    percpu_word *words = (percpu_word *)(void *)copy;
+    for (size_t i = 0; i < size / sizeof *words; i++)
         if (PERCPU_PRIV_LOAD(words[i]))
             PERCPU_PRIV_STORE(words[i], 0);
 }
@@ -1619,25 +1946,25 @@ static PERCPU_PRIV_COLD void percpu_priv_trim(struct percpu_priv_arena *a)
 /* The end of the object that starts at granule @g. */
 static PERCPU_PRIV_OUTLINE size_t percpu_priv_end_of(struct percpu_priv_arena *a, size_t g)
 {
-    uint64_t bits = PERCPU_PRIV_LOAD(a->last[g / 64]) >> (g % 64);
+    percpu_word bits = PERCPU_PRIV_LOAD(a->last[g / PERCPU_PRIV_BITS]) >> (g % PERCPU_PRIV_BITS);
     if (bits)
-        return g + (size_t)__builtin_ctzll(bits) + 1;
+        return g + percpu_priv_ctz(bits) + 1;
     do
-        g = (g / 64 + 1) * 64;
-    while (!PERCPU_PRIV_LOAD(a->last[g / 64]));
-    return g + (size_t)__builtin_ctzll(PERCPU_PRIV_LOAD(a->last[g / 64])) + 1;
+        g = (g / PERCPU_PRIV_BITS + 1) * PERCPU_PRIV_BITS;
+    while (!PERCPU_PRIV_LOAD(a->last[g / PERCPU_PRIV_BITS]));
+    return g + percpu_priv_ctz(PERCPU_PRIV_LOAD(a->last[g / PERCPU_PRIV_BITS])) + 1;
 }
 
 static PERCPU_PRIV_OUTLINE int percpu_free(void *p)
 {
     struct percpu_priv_arena *a = percpu_priv_arena_of(p);
     size_t g = ((uintptr_t)p & (PERCPU_STRIDE - 1)) / 8, end, banks;
-    uint64_t bit = (uint64_t)1 << g % 64;
+    percpu_word bit = (percpu_word)1 << g % PERCPU_PRIV_BITS;
     if (!p)
         return 0;
     if ((uintptr_t)p % 8 || (uintptr_t)a < PERCPU_PRIV_LOAD(percpu_priv_state.lowest)
         || (uintptr_t)a > PERCPU_PRIV_LOAD(percpu_priv_state.highest) || a->magic != PERCPU_PRIV_MAGIC
-        || !(__atomic_fetch_and(&a->first[g / 64], ~bit, __ATOMIC_ACQ_REL) & bit)) {
+        || !(__atomic_fetch_and(&a->first[g / PERCPU_PRIV_BITS], ~bit, __ATOMIC_ACQ_REL) & bit)) {
         errno = EINVAL;
         return -1;
     }
@@ -1648,7 +1975,7 @@ static PERCPU_PRIV_OUTLINE int percpu_free(void *p)
         if (end - g < PERCPU_PRIV_GRANULES || !percpu_priv_discard(copy, PERCPU_STRIDE))
             percpu_priv_zero(copy, (end - g) * 8);
     }
-    (void)__atomic_fetch_and(&a->last[(end - 1) / 64], ~((uint64_t)1 << (end - 1) % 64), __ATOMIC_RELAXED);
+    (void)__atomic_fetch_and(&a->last[(end - 1) / PERCPU_PRIV_BITS], ~((percpu_word)1 << (end - 1) % PERCPU_PRIV_BITS), __ATOMIC_RELAXED);
     percpu_priv_release(a, g, end - g);
     if (g < PERCPU_PRIV_LOAD(a->hint))
         PERCPU_PRIV_STORE(a->hint, (uint32_t)g);
@@ -1685,28 +2012,33 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_fallback_copy(const void *p)
     return percpu_priv_ptr(p, a->rows + row - 1);
 }
 
-/* ---- Counters */
-
-static PERCPU_PRIV_COLD percpu_word *percpu_priv_counter_base(struct percpu_counter *c)
+/*
+ * The memory of a handle: its copies of @size bytes, allocated by whoever comes first. @rows is
+ * stored before the base; each is checked alone by the hot path, so their order does not matter.
+ */
+static PERCPU_PRIV_OUTLINE void *percpu_priv_base(void *handle_base, uint32_t *rows, size_t size)
 {
-    percpu_word *base = __atomic_load_n(&c->base, __ATOMIC_ACQUIRE), *mine;
+    void **slot = (void **)handle_base;
+    void *base = __atomic_load_n(slot, __ATOMIC_ACQUIRE), *mine;
     if (base)
         return base;
-    mine = PERCPU_NEW(percpu_word);
+    mine = percpu_alloc(size, sizeof(uint64_t));
     if (!mine)
         return mine;
     (void)percpu_priv_enter(); /* so that the bound is known */
-    PERCPU_PRIV_STORE(c->rows, percpu_priv_state.bound);
-    if (__atomic_compare_exchange_n(&c->base, &base, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+    PERCPU_PRIV_STORE(*rows, PERCPU_PRIV_LOAD(percpu_priv_state.bound));
+    if (__atomic_compare_exchange_n(slot, &base, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return mine;
     (void)percpu_free(mine); /* a thread or a handler was faster */
     return base;
 }
 
+/* ---- Counters */
+
 static PERCPU_PRIV_OUTLINE void percpu_priv_counter_slow(struct percpu_counter *c, percpu_word v)
 {
     int saved = errno;
-    percpu_word *base = percpu_priv_counter_base(c);
+    percpu_word *base = (percpu_word *)percpu_priv_base(&c->base, &c->rows, sizeof v);
     if (!base)
         (void)__atomic_fetch_add(&c->spill, v, __ATOMIC_RELAXED);
     else if (!percpu_priv_enter() || !PERCPU_PRIV_ADD_WORD(base, v, PERCPU_PRIV_LOAD(c->rows)))
@@ -1718,7 +2050,7 @@ static PERCPU_PRIV_COLD int percpu_counter_init(struct percpu_counter *c)
 {
     static const struct percpu_counter zero = {0, 0, 0, 0};
     *c = zero;
-    return percpu_priv_counter_base(c) ? 0 : -1;
+    return percpu_priv_base(&c->base, &c->rows, sizeof(percpu_word)) ? 0 : -1;
 }
 
 static PERCPU_PRIV_COLD void percpu_counter_destroy(struct percpu_counter *c)
@@ -1728,23 +2060,571 @@ static PERCPU_PRIV_COLD void percpu_counter_destroy(struct percpu_counter *c)
     *c = zero;
 }
 
+/* The sum of one word over all copies. */
+static PERCPU_PRIV_OUTLINE percpu_word percpu_priv_sum(percpu_word *base)
+{
+    percpu_word sum = 0, *copy;
+    percpu_for_each_copy(base, copy)
+        sum += PERCPU_PRIV_LOAD(*copy);
+    return sum;
+}
+
+/* What a sum grew by since the last take. Its caller knows how to sum. */
+#define PERCPU_PRIV_TAKE(taken, sum)                                                         \
+    __extension__({                                                                          \
+        percpu_word percpu_priv_old = PERCPU_PRIV_LOAD(taken), percpu_priv_new;              \
+        do                                                                                   \
+            percpu_priv_new = (sum);                                                         \
+        while (!__atomic_compare_exchange_n(&(taken), &percpu_priv_old, percpu_priv_new, 0,  \
+                                            __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));            \
+        percpu_priv_new - percpu_priv_old;                                                   \
+    })
+
 static PERCPU_PRIV_OUTLINE percpu_word percpu_counter_sum(struct percpu_counter *c)
 {
-    percpu_word *base = __atomic_load_n(&c->base, __ATOMIC_ACQUIRE), *copy;
-    percpu_word sum = PERCPU_PRIV_LOAD(c->spill);
-    if (base)
-        percpu_for_each_copy(base, copy)
-            sum += PERCPU_PRIV_LOAD(*copy);
-    return sum;
+    percpu_word *base = __atomic_load_n(&c->base, __ATOMIC_ACQUIRE);
+    return PERCPU_PRIV_LOAD(c->spill) + (base ? percpu_priv_sum(base) : 0);
 }
 
 static PERCPU_PRIV_OUTLINE percpu_word percpu_counter_take(struct percpu_counter *c)
 {
-    percpu_word taken = PERCPU_PRIV_LOAD(c->taken), sum;
+    return PERCPU_PRIV_TAKE(c->taken, percpu_counter_sum(c));
+}
+
+/* ---- Counter sets */
+
+/* Words of chunk @i: all that fit, or the rest. */
+static inline size_t percpu_priv_chunk_words(const struct percpu_counters *set, size_t i)
+{
+    size_t first = i * PERCPU_COUNTERS_CHUNK;
+    return set->n - first < PERCPU_COUNTERS_CHUNK ? set->n - first : PERCPU_COUNTERS_CHUNK;
+}
+
+static PERCPU_PRIV_OUTLINE percpu_word *percpu_priv_chunk(struct percpu_counters *set, percpu_word **slot,
+                                                          size_t i)
+{
+    return (percpu_word *)percpu_priv_base(slot, &set->rows, percpu_priv_chunk_words(set, i) * sizeof **slot);
+}
+
+static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters *set, unsigned event,
+                                                          percpu_word v)
+{
+    int saved = errno;
+    percpu_word *word;
+    if (event >= set->n)
+        return;
+    word = percpu_priv_chunk(set, &set->chunk[event / PERCPU_COUNTERS_CHUNK], event / PERCPU_COUNTERS_CHUNK);
+    if (!word) {
+        (void)__atomic_fetch_add(&set->unplaced, v, __ATOMIC_RELAXED);
+    } else {
+        word += event % PERCPU_COUNTERS_CHUNK;
+        if (set->flags & PERCPU_COUNTERS_SHARED)
+            (void)__atomic_fetch_add(word, v, __ATOMIC_RELAXED);
+        else if (!percpu_priv_enter() || !PERCPU_PRIV_ADD_WORD(word, v, PERCPU_PRIV_LOAD(set->rows)))
+            (void)__atomic_fetch_add((percpu_word *)PERCPU_PRIV_SECOND_BANK(word), v, __ATOMIC_RELAXED);
+    }
+    errno = saved;
+}
+
+static PERCPU_PRIV_COLD void percpu_priv_free_chunks(percpu_word **chunks)
+{
+    for (size_t i = 0; i < PERCPU_COUNTERS_CHUNKS; i++) {
+        (void)percpu_free(chunks[i]);
+        chunks[i] = (percpu_word *)0;
+    }
+}
+
+static PERCPU_PRIV_COLD int percpu_counters_init(struct percpu_counters *set, unsigned n,
+                                                 struct percpu_counters *parent, unsigned flags)
+{
+    static const struct percpu_counters zero = PERCPU_COUNTERS_INIT(0, 0);
+    *set = zero;
+    if (n == 0 || n > PERCPU_COUNTERS_MAX || flags & ~PERCPU_COUNTERS_SHARED) {
+        errno = EINVAL;
+        return -1;
+    }
+    set->n = n;
+    set->flags = flags;
+    for (size_t i = 0; i * PERCPU_COUNTERS_CHUNK < n; i++)
+        if (!percpu_priv_chunk(set, &set->chunk[i], i)) {
+            percpu_priv_free_chunks(set->chunk);
+            errno = ENOMEM;
+            return -1;
+        }
+    set->parent = parent;
+    if (parent)
+        (void)__atomic_fetch_add(&parent->children, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+
+static PERCPU_PRIV_COLD int percpu_counters_destroy(struct percpu_counters *set)
+{
+    static const struct percpu_counters zero = PERCPU_COUNTERS_INIT(0, 0);
+    if (__atomic_load_n(&set->children, __ATOMIC_ACQUIRE)) {
+        errno = EBUSY;
+        return -1;
+    }
+    if (set->parent)
+        (void)__atomic_fetch_sub(&set->parent->children, 1, __ATOMIC_RELEASE);
+    percpu_priv_free_chunks(set->chunk);
+    percpu_priv_free_chunks(set->taken);
+    *set = zero;
+    return 0;
+}
+
+static PERCPU_PRIV_OUTLINE percpu_word percpu_counters_sum(struct percpu_counters *set, unsigned event)
+{
+    percpu_word *chunk = event < set->n ? __atomic_load_n(&set->chunk[event / PERCPU_COUNTERS_CHUNK],
+                                                          __ATOMIC_ACQUIRE)
+                                        : (percpu_word *)0;
+    return chunk ? percpu_priv_sum(chunk + event % PERCPU_COUNTERS_CHUNK) : 0;
+}
+
+/*
+ * Add a row to the sums. Plain loads, so that the compiler uses vectors; no processor tears an
+ * aligned word of one. ThreadSanitizer needs to be told.
+ */
+static PERCPU_PRIV_OUTLINE void percpu_priv_add_row(percpu_word *__restrict out,
+                                                    const percpu_word *__restrict row, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+#ifdef PERCPU_PRIV_TSAN
+        out[i] += PERCPU_PRIV_LOAD(row[i]);
+#else
+        out[i] += row[i];
+#endif
+}
+
+static PERCPU_PRIV_OUTLINE void percpu_counters_snapshot(struct percpu_counters *set, percpu_word *out)
+{
+    for (size_t i = 0; i * PERCPU_COUNTERS_CHUNK < set->n; i++, out += PERCPU_COUNTERS_CHUNK) {
+        percpu_word *chunk = __atomic_load_n(&set->chunk[i], __ATOMIC_ACQUIRE), *copy;
+        size_t n = percpu_priv_chunk_words(set, i);
+        __builtin_memset(out, 0, n * sizeof *out);
+        if (chunk && set->flags & PERCPU_COUNTERS_SHARED)
+            percpu_priv_add_row(out, chunk, n);
+        else if (chunk)
+            percpu_for_each_copy(chunk, copy)
+                percpu_priv_add_row(out, copy, n);
+    }
+}
+
+static PERCPU_PRIV_OUTLINE int percpu_counters_take(struct percpu_counters *set, percpu_word *out)
+{
+    for (size_t i = 0; i * PERCPU_COUNTERS_CHUNK < set->n; i++)
+        if (!percpu_priv_chunk(set, &set->taken[i], i))
+            return -1;
+    for (unsigned event = 0; event < set->n; event++)
+        out[event] = PERCPU_PRIV_TAKE(
+            set->taken[event / PERCPU_COUNTERS_CHUNK][event % PERCPU_COUNTERS_CHUNK],
+            percpu_counters_sum(set, event));
+    return 0;
+}
+
+/* ---- Timestamps */
+
+#ifndef PERCPU_RSEQ_TICKS
+static PERCPU_PRIV_OUTLINE uint64_t percpu_priv_clock(void)
+{
+#if defined(_WIN32)
+    uint64_t t = 0;
+    (void)percpu_priv_performance_counter(&t);
+    return t;
+#elif defined(__APPLE__)
+    return percpu_priv_clock_ns(8); /* CLOCK_UPTIME_RAW */
+#else
+    long t[2] = {0, 0};
+#if defined(__FreeBSD__)
+    (void)percpu_priv_clock_gettime(4, t); /* CLOCK_MONOTONIC */
+#elif defined(__linux__)
+    (void)percpu_priv_clock_gettime(1, t);
+#endif
+    return (uint64_t)t[0] * 1000000000u + (uint64_t)t[1];
+#endif
+}
+#endif
+
+static inline uint64_t percpu_ticks(void)
+{
+#ifdef PERCPU_RSEQ_TICKS
+    return percpu_rseq_ticks();
+#else
+    return percpu_priv_clock();
+#endif
+}
+
+static inline uint64_t percpu_priv_ticks_ordered(void)
+{
+#ifdef PERCPU_RSEQ_TICKS
+    return percpu_rseq_ticks_ordered();
+#else
+    return percpu_priv_clock();
+#endif
+}
+
+static PERCPU_PRIV_OUTLINE struct percpu_tscp percpu_priv_tscp_slow(void)
+{
+    struct percpu_tscp t = {0, 0};
+#if PERCPU_PRIV_SECTIONS
+    uint32_t cpu;
+    if (percpu_priv_enter() && PERCPU_PRIV_SECTION(stamp, &cpu, &t.ticks)) {
+        t.cpu = cpu;
+        return t;
+    }
+#endif
+    do {
+        t.cpu = percpu_this_cpu_id();
+        t.ticks = percpu_priv_ticks_ordered();
+    } while (t.cpu != percpu_this_cpu_id());
+    return t;
+}
+
+static inline struct percpu_tscp percpu_tscp_approx(void)
+{
+    struct percpu_tscp t = {0, 0};
+    uint32_t cpu = 0;
+    if (PERCPU_PRIV_UNLIKELY(!PERCPU_PRIV_SECTION(stamp, &cpu, &t.ticks)))
+        return percpu_priv_tscp_slow();
+    t.cpu = cpu;
+    return t;
+}
+
+/* 12 bits of the register that rdtscp reads are the CPU. */
+static PERCPU_PRIV_COLD int percpu_priv_find_rdtscp(void)
+{
+#ifdef PERCPU_RSEQ_RDTSCP
+    int usable = percpu_rseq_has_rdtscp() && percpu_nr_cpus() <= 4096;
+    PERCPU_PRIV_STORE(percpu_priv_state.rdtscp, (uint8_t)(usable ? 1 : 2));
+    return usable;
+#else
+    return 0;
+#endif
+}
+
+static inline struct percpu_tscp percpu_tscp(void)
+{
+#ifdef PERCPU_RSEQ_RDTSCP
+    uint8_t known = PERCPU_PRIV_LOAD(percpu_priv_state.rdtscp);
+    if (known == 1 || (PERCPU_PRIV_UNLIKELY(known == 0) && percpu_priv_find_rdtscp())) {
+        struct percpu_tscp t = {0, 0};
+        uint32_t cpu;
+        t.ticks = percpu_rseq_rdtscp(&cpu);
+        t.cpu = cpu;
+        return t;
+    }
+#endif
+    (void)percpu_priv_ticks_ordered(); /* everything earlier is done; the section reads later still */
+    return percpu_tscp_approx();
+}
+
+/* ---- Gauges */
+
+/* A 32-bit machine may tear these; the sequence number tells. */
+static inline uint64_t percpu_priv_load64(const uint64_t *p)
+{
+#if UINTPTR_MAX > 0xffffffffu
+    return PERCPU_PRIV_LOAD(*p);
+#else
+    const volatile uint32_t *half = (const volatile uint32_t *)(const void *)p;
+    union { uint32_t half[2]; uint64_t whole; } u = {{half[0], half[1]}};
+    return u.whole;
+#endif
+}
+static inline void percpu_priv_store64(uint64_t *p, uint64_t v)
+{
+#if UINTPTR_MAX > 0xffffffffu
+    PERCPU_PRIV_STORE(*p, v);
+#else
+    *(volatile uint64_t *)p = v;
+#endif
+}
+
+/*
+ * A writer without a section: the same protocol, under the row's lock. Return: 0 if the row is locked, by
+ * another thread or by what this signal handler interrupted.
+ */
+static PERCPU_PRIV_OUTLINE int percpu_priv_gauge_write(struct percpu_priv_gauge_row *row, uint64_t bits)
+{
+    uintptr_t seq;
+    uint64_t *buffer;
+    if (__atomic_exchange_n(&row->lock, 1, __ATOMIC_ACQUIRE))
+        return 0;
+    seq = PERCPU_PRIV_LOAD(row->stamped.seq) + 1;
+    buffer = &row->stamped.buffer[seq & 1].value;
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* the last commit, before the buffer it retired changes */
+    percpu_priv_store64(&buffer[0], bits);
+    percpu_priv_store64(&buffer[1], percpu_priv_ticks_ordered());
+    __atomic_store_n(&row->stamped.seq, seq, __ATOMIC_RELEASE);
+    __atomic_store_n(&row->lock, 0, __ATOMIC_RELEASE);
+    return 1;
+}
+
+static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_slow(struct percpu_gauge *g, uint64_t bits)
+{
+    int saved = errno;
+    uintptr_t seq;
+    struct percpu_priv_gauge_row *base, *row;
+    base = (struct percpu_priv_gauge_row *)percpu_priv_base(&g->base, &g->rows, sizeof *base);
+    (void)seq;
+    if (!base || !percpu_priv_enter()
+        || !PERCPU_PRIV_SECTION(publish, &base->stamped, bits, PERCPU_PRIV_LOAD(g->rows), &seq)) {
+        row = base ? (struct percpu_priv_gauge_row *)PERCPU_PRIV_SECOND_BANK(base) : &g->spill;
+        /* Locked: the other row. Both, by handlers that interrupted each other: this set came first. */
+        if (!percpu_priv_gauge_write(row, bits))
+            (void)percpu_priv_gauge_write(&g->spill, bits);
+    }
+    errno = saved;
+}
+
+/* A row's live value, if it is later than what @best holds. */
+static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_read(struct percpu_priv_gauge_row *row, int *any,
+                                                       uint64_t *best, uint64_t *bits)
+{
+    uintptr_t seq;
+    uint64_t value, ticks;
+    do {
+        seq = __atomic_load_n(&row->stamped.seq, __ATOMIC_ACQUIRE);
+        value = percpu_priv_load64(&row->stamped.buffer[seq & 1].value);
+        ticks = percpu_priv_load64(&row->stamped.buffer[seq & 1].ticks);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        /* While it is the live one nobody writes to it; it was, all along, if seq is unchanged. */
+    } while (seq != PERCPU_PRIV_LOAD(row->stamped.seq));
+    if (seq && (!*any || ticks > *best)) {
+        *any = 1;
+        *best = ticks;
+        *bits = value;
+    }
+}
+
+static PERCPU_PRIV_OUTLINE int percpu_gauge_get(struct percpu_gauge *g, double *value)
+{
+    struct percpu_priv_gauge_row *base = __atomic_load_n(&g->base, __ATOMIC_ACQUIRE), *row;
+    uint64_t best = 0, bits = 0;
+    int any = 0;
+    if (base)
+        percpu_for_each_copy(base, row)
+            percpu_priv_gauge_read(row, &any, &best, &bits);
+    percpu_priv_gauge_read(&g->spill, &any, &best, &bits);
+    __builtin_memcpy(value, &bits, sizeof bits);
+    return any;
+}
+
+static PERCPU_PRIV_COLD int percpu_gauge_init(struct percpu_gauge *g)
+{
+    __builtin_memset(g, 0, sizeof *g);
+    return percpu_priv_base(&g->base, &g->rows, sizeof *g->base) ? 0 : -1;
+}
+
+static PERCPU_PRIV_COLD void percpu_gauge_destroy(struct percpu_gauge *g)
+{
+    (void)percpu_free(g->base);
+    __builtin_memset(g, 0, sizeof *g);
+}
+
+/* ---- Free lists */
+
+static inline void **percpu_priv_link(const struct percpu_freelist *list, void *node)
+{
+    return (void **)(void *)((char *)node + list->next);
+}
+
+/* Put a chain on a stack of the second bank. Nobody pops single nodes there, so there is no ABA. */
+static PERCPU_PRIV_OUTLINE void percpu_priv_give(struct percpu_freelist *list, void **stack, void *first)
+{
+    void *last = first, *head;
+    while (*percpu_priv_link(list, last))
+        last = *percpu_priv_link(list, last);
+    head = PERCPU_PRIV_LOAD(*stack);
     do
-        sum = percpu_counter_sum(c);
-    while (!__atomic_compare_exchange_n(&c->taken, &taken, sum, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
-    return sum - taken;
+        *percpu_priv_link(list, last) = head;
+    while (!__atomic_compare_exchange_n(stack, &head, first, 1, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+}
+
+/* Take the stack, keep its first node, give the rest back. */
+static PERCPU_PRIV_OUTLINE void *percpu_priv_pick(struct percpu_freelist *list, void **stack)
+{
+    void *first, *rest, *none = (void *)0;
+    if (!PERCPU_PRIV_LOAD(*stack))
+        return none;
+    first = __atomic_exchange_n(stack, none, __ATOMIC_ACQUIRE);
+    rest = first ? *percpu_priv_link(list, first) : none;
+    if (rest && !__atomic_compare_exchange_n(stack, &none, rest, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+        percpu_priv_give(list, stack, rest);
+    return first;
+}
+
+static PERCPU_PRIV_OUTLINE void percpu_priv_push_slow(struct percpu_freelist *list, void *node)
+{
+    int saved = errno;
+    struct percpu_rseq_list *base;
+    base = (struct percpu_rseq_list *)percpu_priv_base(&list->base, &list->rows, sizeof *base);
+    if (!base || !percpu_priv_enter()
+        || !PERCPU_PRIV_SECTION(push, base, node, list->next, PERCPU_PRIV_LOAD(list->rows))) {
+        *percpu_priv_link(list, node) = (void *)0;
+        percpu_priv_give(list, base ? &((struct percpu_rseq_list *)PERCPU_PRIV_SECOND_BANK(base))->head
+                                    : &list->spill, node);
+    }
+    errno = saved;
+}
+
+static PERCPU_PRIV_OUTLINE void *percpu_priv_pop_slow(struct percpu_freelist *list)
+{
+    int saved = errno;
+    struct percpu_rseq_list *base;
+    void *node = (void *)0;
+    base = (struct percpu_rseq_list *)percpu_priv_base(&list->base, &list->rows, sizeof *base);
+    if (!base || !percpu_priv_enter()
+        || !PERCPU_PRIV_SECTION(pop, base, list->next, PERCPU_PRIV_LOAD(list->rows), &node))
+        node = percpu_priv_pick(list, base ? &((struct percpu_rseq_list *)PERCPU_PRIV_SECOND_BANK(base))->head
+                                           : &list->spill);
+    errno = saved;
+    return node;
+}
+
+static PERCPU_PRIV_COLD int percpu_freelist_init(struct percpu_freelist *list, size_t next)
+{
+    __builtin_memset(list, 0, sizeof *list);
+    list->next = (uint32_t)next;
+    return percpu_priv_base(&list->base, &list->rows, sizeof *list->base) ? 0 : -1;
+}
+
+static PERCPU_PRIV_COLD int percpu_freelist_destroy(struct percpu_freelist *list)
+{
+    struct percpu_rseq_list *copy;
+    int full = list->spill != (void *)0;
+    if (list->base)
+        percpu_for_each_copy(list->base, copy)
+            full |= PERCPU_PRIV_LOAD(copy->head) != (void *)0;
+    if (full) {
+        errno = EBUSY;
+        return -1;
+    }
+    (void)percpu_free(list->base);
+    __builtin_memset(list, 0, sizeof *list);
+    return 0;
+}
+
+/*
+ * Close a CPU's row, wait, take, reopen. A section that had read closed == 0 commits before the
+ * fence returns, or starts over and sees 1; from then on this thread alone writes the row. If it stops for
+ * ever, the row stays closed and the CPU's threads use the second bank: slower, and nothing is
+ * lost but what the row held.
+ */
+static PERCPU_PRIV_COLD int percpu_priv_drain_row(struct percpu_rseq_list *row, unsigned cpu, void **head)
+{
+    uintptr_t open = 0;
+    int failed;
+    if (!__atomic_compare_exchange_n(&row->closed, &open, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+        errno = EAGAIN;
+        return -1;
+    }
+    failed = percpu_fence_cpu(cpu);
+    if (!failed) {
+        *head = PERCPU_PRIV_LOAD(row->head);
+        PERCPU_PRIV_STORE(row->head, (void *)0);
+    }
+    __atomic_store_n(&row->closed, 0, __ATOMIC_RELEASE);
+    return failed;
+}
+
+/* Append the nodes of a stack to a chain. */
+static PERCPU_PRIV_COLD void percpu_priv_drain_stack(struct percpu_freelist *list, void **stack, void **chain)
+{
+    void *first = __atomic_exchange_n(stack, (void *)0, __ATOMIC_ACQUIRE);
+    if (!*chain)
+        *chain = first;
+    else if (first)
+        percpu_priv_give(list, chain, first);
+}
+
+static PERCPU_PRIV_COLD int percpu_freelist_drain(struct percpu_freelist *list, unsigned cpu, void **chain)
+{
+    struct percpu_rseq_list *base = __atomic_load_n(&list->base, __ATOMIC_ACQUIRE), *row;
+    int failed = 0;
+    *chain = (void *)0;
+    if (base && cpu >= percpu_priv_arena_of(base)->rows) {
+        errno = EINVAL;
+        return -1;
+    }
+    if (base) {
+        row = (struct percpu_rseq_list *)percpu_priv_ptr(base, cpu);
+        failed = percpu_priv_drain_row(row, cpu, chain);
+        row = (struct percpu_rseq_list *)percpu_priv_ptr(base, percpu_priv_arena_of(base)->rows + cpu);
+        percpu_priv_drain_stack(list, &row->head, chain);
+    }
+    percpu_priv_drain_stack(list, &list->spill, chain);
+    return failed;
+}
+
+/* ---- Crossing CPUs */
+
+#if PERCPU_RSEQ_LINUX
+/* membarrier(2): PRIVATE_EXPEDITED_RSEQ, its registration, and the flag that names one CPU. */
+static PERCPU_PRIV_COLD int percpu_priv_membarrier(unsigned flags, int cpu)
+{
+    if (PERCPU_PRIV_LOAD(percpu_priv_state.membarrier) == 0)
+        PERCPU_PRIV_STORE(percpu_priv_state.membarrier,
+                          (uint8_t)(percpu_priv_syscall(SYS_membarrier, 1 << 8, 0, 0) == 0 ? 1 : 2));
+    return PERCPU_PRIV_LOAD(percpu_priv_state.membarrier) == 1
+           && percpu_priv_syscall(SYS_membarrier, 1 << 7, flags, cpu) == 0;
+}
+
+/* Run on the CPU for a moment: whoever ran a section there was preempted, so it is over. */
+static PERCPU_PRIV_COLD int percpu_priv_visit(unsigned cpu)
+{
+    unsigned long before[1024], there[1024];
+    const unsigned bits = 8 * sizeof there[0];
+    long size = percpu_priv_syscall(SYS_sched_getaffinity, 0, sizeof before, before), failed;
+    if (size < 0)
+        return -1;
+    __builtin_memset(there, 0, sizeof there);
+    there[cpu / bits] = 1ul << cpu % bits;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    failed = percpu_priv_syscall(SYS_sched_setaffinity, 0, sizeof there, there);
+    if (!failed)
+        (void)percpu_priv_syscall(SYS_sched_setaffinity, 0, size, before);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return failed ? -1 : 0;
+}
+#endif
+
+static PERCPU_PRIV_COLD int percpu_fence_cpu(unsigned cpu)
+{
+    int saved = errno;
+    if (cpu >= percpu_nr_cpus()) {
+        errno = EINVAL;
+        return -1;
+    }
+#if PERCPU_RSEQ_LINUX
+    if (!percpu_priv_membarrier(1, (int)cpu) && percpu_priv_visit(cpu) != 0) {
+        int refused = errno, online;
+        unsigned end = percpu_priv_read_list("/sys/devices/system/cpu/online", cpu, &online);
+        if (refused != EINVAL || !end || online) {
+            errno = refused;
+            return -1;
+        }
+        /* offline: nothing runs there */
+    }
+#endif
+    errno = saved;
+    return 0;
+}
+
+static PERCPU_PRIV_COLD int percpu_fence(void)
+{
+    unsigned cpu = 0;
+    int saved = errno;
+#if PERCPU_RSEQ_LINUX
+    if (percpu_priv_membarrier(0, 0)) {
+        errno = saved;
+        return 0;
+    }
+#endif
+    percpu_for_each_cpu(cpu)
+        if (percpu_fence_cpu(cpu) != 0)
+            return -1;
+    errno = saved;
+    return 0;
 }
 
 /* ---- Names and clean-up */

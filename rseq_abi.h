@@ -98,6 +98,20 @@ struct percpu_rseq_thread {
     uint8_t reason;               /* enum percpu_reason of a state that is final */
 };
 
+/* One CPU's list. */
+struct percpu_rseq_list {
+    void *head;
+    uintptr_t closed; /* another CPU is draining it */
+};
+
+/* A value with its time, for one writer (a CPU) and any readers; buffer[seq & 1] is the live one. */
+struct percpu_rseq_stamped {
+    uintptr_t seq; /* 0: never set */
+    struct {
+        uint64_t value, ticks;
+    } buffer[2];
+};
+
 #define PERCPU_RSEQ_OFFSET_IS(type, member, offset) \
     PERCPU_RSEQ_STATIC_ASSERT(offsetof(struct type, member) == (offset), #member)
 PERCPU_RSEQ_OFFSET_IS(percpu_rseq_area, cpu_id_start, 0);
@@ -214,6 +228,36 @@ static inline char *percpu_rseq_tp(void)
     return tp;
 }
 
+#define PERCPU_RSEQ_TICKS 1 /* time stamp counter: constant rate, synchronised, on current processors */
+static inline uint64_t percpu_rseq_ticks(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("rdtsc" : "=a"(low), "=d"(high));
+    return (uint64_t)high << 32 | low;
+}
+static inline uint64_t percpu_rseq_ticks_ordered(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("lfence\n\trdtsc" : "=a"(low), "=d"(high) : : "memory");
+    return (uint64_t)high << 32 | low;
+}
+
+/* Ticks and CPU in one instruction. Linux keeps the CPU in the low 12 bits of TSC_AUX. */
+#define PERCPU_RSEQ_RDTSCP 1
+static inline uint64_t percpu_rseq_rdtscp(uint32_t *cpu)
+{
+    uint32_t low, high, aux;
+    __asm__ volatile("rdtscp" : "=a"(low), "=d"(high), "=c"(aux) : : "memory");
+    *cpu = aux & 0xfff;
+    return (uint64_t)high << 32 | low;
+}
+static inline int percpu_rseq_has_rdtscp(void)
+{
+    uint32_t a = 0x80000001u, b, c, d;
+    __asm__("cpuid" : "+a"(a), "=b"(b), "=c"(c), "=d"(d));
+    return d >> 27 & 1;
+}
+
 /*
  * In an executable, %[off] is added to our own area's address, a link-time constant, so that 0 (the
  * value before any constructor ran) means our own area, which reads "unregistered". In code that
@@ -301,19 +345,25 @@ typedef intptr_t percpu_rseq_self_t;
 #define PERCPU_RSEQ_OP_CMPXCHG_64                                            \
     "movq (%[p], %%rcx), %[out]\n\tcmpq %[expected], %[out]\n\tjne 73f\n\t" \
     "movq %[v], (%[p], %%rcx)\n\t"
-#define PERCPU_RSEQ_OP_PUSH                                                \
-    "movq (%[p], %%rcx), %%rdx\n\tmovq %%rdx, (%[node], %[next])\n\t"      \
+/* A list's row: the head, then a word that is not 0 while another CPU drains the row. */
+#define PERCPU_RSEQ_OP_PUSH(slow)                                              \
+    "cmpq $0, 8(%[p], %%rcx)\n\tjne " slow "\n\t"                              \
+    "movq (%[p], %%rcx), %%rdx\n\tmovq %%rdx, (%[node], %[next])\n\t"          \
     "movq %[node], (%[p], %%rcx)\n\t"
-#define PERCPU_RSEQ_OP_POP                                                 \
-    "movq (%[p], %%rcx), %[out]\n\ttestq %[out], %[out]\n\tje 73f\n\t"     \
-    "movq (%[out], %[next]), %%rdx\n\t"                                    \
-    "movq %%rdx, (%[p], %%rcx)\n\t"
-#define PERCPU_RSEQ_OP_PUBLISH                                             \
-    "addq %[p], %%rcx\n\tmovq (%%rcx), %[out]\n\tincq %[out]\n\t"          \
-    "movl %k[out], %%r10d\n\tandl $1, %%r10d\n\tshll $4, %%r10d\n\t"       \
-    "addq %%rcx, %%r10\n\tmovq %[v], 8(%%r10)\n\t"                         \
-    "rdtsc\n\tshlq $32, %%rdx\n\torq %%rdx, %%rax\n\tmovq %%rax, 16(%%r10)\n\t" \
+#define PERCPU_RSEQ_OP_POP(slow)                                               \
+    "cmpq $0, 8(%[p], %%rcx)\n\tjne " slow "\n\t"                              \
+    "movq (%[p], %%rcx), %[out]\n\ttestq %[out], %[out]\n\tje 73f\n\t"         \
+    "movq (%[out], %[next]), %%rdx\n\tmovq %%rdx, (%[p], %%rcx)\n\t"
+/* lfence: the clock is not read before what the caller has seen. */
+#define PERCPU_RSEQ_OP_PUBLISH                                                 \
+    "addq %[p], %%rcx\n\tmovq (%%rcx), %[out]\n\tincq %[out]\n\t"              \
+    "movl %k[out], %%r10d\n\tandl $1, %%r10d\n\tshll $4, %%r10d\n\t"           \
+    "addq %%rcx, %%r10\n\tmovq %[v], 8(%%r10)\n\t"                             \
+    "lfence\n\trdtsc\n\tshlq $32, %%rdx\n\torq %%rdx, %%rax\n\tmovq %%rax, 16(%%r10)\n\t" \
     "movq %[out], (%%rcx)\n\t"
+#define PERCPU_RSEQ_OP_STAMP                                                   \
+    "shrq $" PERCPU_RSEQ_SHIFT ", %%rcx\n\tmovl %%ecx, %k[cpu]\n\t"            \
+    "rdtsc\n\tshlq $32, %%rdx\n\tmovl %%eax, %k[out]\n\torq %%rdx, %[out]\n\t"
 #define PERCPU_RSEQ_VALUE "er" /* e: what fits a sign-extended immediate */
 #define PERCPU_RSEQ_ADDEND "er"
 /* rcx, r11: above. cc: compare and shift. rdx: the link in transit (list sections). */
@@ -355,6 +405,20 @@ static inline char *percpu_rseq_tp(void)
     char *tp;
     __asm__ volatile("mrs %0, tpidr_el0" : "=r"(tp));
     return tp;
+}
+
+#define PERCPU_RSEQ_TICKS 1 /* the generic timer: cntfrq_el0 ticks per second on every CPU */
+static inline uint64_t percpu_rseq_ticks(void)
+{
+    uint64_t t;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(t));
+    return t;
+}
+static inline uint64_t percpu_rseq_ticks_ordered(void)
+{
+    uint64_t t;
+    __asm__ volatile("isb\n\tmrs %0, cntvct_el0" : "=r"(t) : : "memory");
+    return t;
 }
 
 #define PERCPU_RSEQ_SECTIONS 1
@@ -403,18 +467,23 @@ static inline char *percpu_rseq_tp(void)
 #define PERCPU_RSEQ_OP_CMPXCHG_64                                     \
     "ldr %[out], [x10]\n\tcmp %[out], %[expected]\n\tb.ne 73f\n\t"    \
     "str %[v], [x10]\n\t"
-#define PERCPU_RSEQ_OP_PUSH                                           \
-    "ldr x11, [x10]\n\tstr x11, [%[node], %[next]]\n\t"               \
-    "str %[node], [x10]\n\t"
-#define PERCPU_RSEQ_OP_POP                                            \
-    "ldr %[out], [x10]\n\tcbz %[out], 73f\n\tldr x11, [%[out], %[next]]\n\t" \
-    "str x11, [x10]\n\t"
-/* stlr: another CPU that reads the new sequence number must see the buffer it announces. */
-#define PERCPU_RSEQ_OP_PUBLISH                                        \
-    "ldr %[out], [x10]\n\tadd %[out], %[out], #1\n\tand x11, %[out], #1\n\t" \
-    "add x11, x10, x11, lsl #4\n\tstr %[v], [x11, #8]\n\t"            \
-    "mrs x12, cntvct_el0\n\tstr x12, [x11, #16]\n\t"                  \
-    "stlr %[out], [x10]\n\t"
+/* ldar: once the drain is seen to be over, so is what it did to the head. */
+#define PERCPU_RSEQ_OP_PUSH(slow)                                              \
+    "add x11, x10, #8\n\tldar x11, [x11]\n\tcbnz x11, " slow "\n\t"            \
+    "ldr x11, [x10]\n\tstr x11, [%[node], %[next]]\n\tstr %[node], [x10]\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                               \
+    "add x11, x10, #8\n\tldar x11, [x11]\n\tcbnz x11, " slow "\n\t"            \
+    "ldr %[out], [x10]\n\tcbz %[out], 73f\n\tldr x11, [%[out], %[next]]\n\tstr x11, [x10]\n\t"
+/*
+ * dmb: the idle buffer was the live one until the last commit; nobody may see it change before
+ * that. stlr: who reads the new sequence number sees the buffer it announces.
+ */
+#define PERCPU_RSEQ_OP_PUBLISH                                                 \
+    "ldr %[out], [x10]\n\tadd %[out], %[out], #1\n\tand x11, %[out], #1\n\t"   \
+    "add x11, x10, x11, lsl #4\n\tdmb ishst\n\tstr %[v], [x11, #8]\n\t"        \
+    "isb\n\tmrs x12, cntvct_el0\n\tstr x12, [x11, #16]\n\tstlr %[out], [x10]\n\t"
+#define PERCPU_RSEQ_OP_STAMP                                                   \
+    "lsr x10, x10, #" PERCPU_RSEQ_SHIFT "\n\tmov %w[cpu], w10\n\tmrs %[out], cntvct_el0\n\t"
 #define PERCPU_RSEQ_VALUE "r"
 #define PERCPU_RSEQ_ADDEND "rI" /* I: what fits an add immediate */
 #define PERCPU_RSEQ_CLOBBERS "x9", "x10", "x11", "cc"
@@ -450,6 +519,20 @@ static inline char *percpu_rseq_tp(void)
     char *tp;
     __asm__ volatile("mv %0, tp" : "=r"(tp));
     return tp;
+}
+
+#define PERCPU_RSEQ_TICKS 1 /* the platform's timer, of a fixed rate */
+static inline uint64_t percpu_rseq_ticks(void)
+{
+    uint64_t t;
+    __asm__ volatile("rdtime %0" : "=r"(t));
+    return t;
+}
+static inline uint64_t percpu_rseq_ticks_ordered(void)
+{
+    uint64_t t;
+    __asm__ volatile("fence r, r\n\trdtime %0" : "=r"(t) : : "memory");
+    return t;
 }
 
 #define PERCPU_RSEQ_SECTIONS 1
@@ -496,18 +579,24 @@ static inline char *percpu_rseq_tp(void)
 #define PERCPU_RSEQ_OP_CMPXCHG_64                                     \
     "ld %[out], 0(t1)\n\tbne %[out], %[expected], 73f\n\t"            \
     "sd %[v], 0(t1)\n\t"
-#define PERCPU_RSEQ_OP_PUSH                                           \
-    "ld t2, 0(t1)\n\tadd t3, %[node], %[next]\n\tsd t2, 0(t3)\n\t"    \
-    "sd %[node], 0(t1)\n\t"
-#define PERCPU_RSEQ_OP_POP                                            \
-    "ld %[out], 0(t1)\n\tbeqz %[out], 73f\n\tadd t3, %[out], %[next]\n\tld t2, 0(t3)\n\t" \
-    "sd t2, 0(t1)\n\t"
-/* fence: another CPU that reads the new sequence number must see the buffer it announces. */
-#define PERCPU_RSEQ_OP_PUBLISH                                        \
-    "ld %[out], 0(t1)\n\taddi %[out], %[out], 1\n\tandi t2, %[out], 1\n\t" \
-    "slli t2, t2, 4\n\tadd t2, t2, t1\n\tsd %[v], 8(t2)\n\t"          \
-    "rdtime t3\n\tsd t3, 16(t2)\n\tfence w, w\n\t"                    \
-    "sd %[out], 0(t1)\n\t"
+/* fence r, r: once the drain is seen to be over, so is what it did to the head. */
+#define PERCPU_RSEQ_OP_PUSH(slow)                                              \
+    "ld t2, 8(t1)\n\tfence r, r\n\tbeqz t2, 75f\n\tj " slow "\n75:\n\t"        \
+    "ld t2, 0(t1)\n\tadd t3, %[node], %[next]\n\tsd t2, 0(t3)\n\tsd %[node], 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                               \
+    "ld t2, 8(t1)\n\tfence r, r\n\tbeqz t2, 75f\n\tj " slow "\n75:\n\t"        \
+    "ld %[out], 0(t1)\n\tbeqz %[out], 73f\n\tadd t3, %[out], %[next]\n\t"      \
+    "ld t2, 0(t3)\n\tsd t2, 0(t1)\n\t"
+/*
+ * The first fence: the idle buffer was the live one until the last commit; nobody may see it
+ * change before that. The second: who reads the new sequence number sees the buffer it announces.
+ */
+#define PERCPU_RSEQ_OP_PUBLISH                                                 \
+    "ld %[out], 0(t1)\n\taddi %[out], %[out], 1\n\tandi t2, %[out], 1\n\t"     \
+    "slli t2, t2, 4\n\tadd t2, t2, t1\n\tfence w, w\n\tsd %[v], 8(t2)\n\t"     \
+    "fence r, r\n\trdtime t3\n\tsd t3, 16(t2)\n\tfence w, w\n\tsd %[out], 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_STAMP                                                   \
+    "srli t1, t1, " PERCPU_RSEQ_SHIFT "\n\tmv %[cpu], t1\n\trdtime %[out]\n\t"
 #define PERCPU_RSEQ_VALUE "r"
 #define PERCPU_RSEQ_ADDEND "r"
 #define PERCPU_RSEQ_CLOBBERS "t0", "t1", "t2", "t3"
@@ -855,10 +944,13 @@ __asm__(".ifndef percpu_rseq_abort_v1\n"
  *   add_return       out = *row + v; *row = out
  *   xchg             out = *row; *row = v
  *   cmpxchg          out = *row; if (out == expected) *row = v
- *   push             node->next = *row; *row = node         (node is private until the commit)
- *   pop              out = *row; if (out) *row = out->next  (nobody else can free out: it is in
+ *   push             if (row->closed) give up; node->next = row->head; row->head = node
+ *                                                           (node is private until the commit)
+ *   pop              if (row->closed) give up; out = row->head; if (out) row->head = out->next
+ *                                                           (nobody else can take out: it is in
  *                                                           this CPU's list until the commit)
  *   publish          out = row->seq + 1; row->buffer[out & 1] = {v, ticks}; row->seq = out
+ *   stamp            cpu = cpu_id; out = ticks              (no row, no store)
  *
  * What if the thread stops, for ever or for a week, at
  *   the arming store or before   nothing has happened; a stale rseq_cs is harmless: the kernel
@@ -947,10 +1039,10 @@ PERCPU_RSEQ_DEFINE_WIDTH(32)
 PERCPU_RSEQ_DEFINE_WIDTH(64)
 
 /* @next: offset in bytes of the link inside a node. */
-static inline int percpu_rseq_push(percpu_rseq_self_t self, void **p, void *node, size_t next,
-                                   uint32_t bound)
+static inline int percpu_rseq_push(percpu_rseq_self_t self, struct percpu_rseq_list *p, void *node,
+                                   size_t next, uint32_t bound)
 {
-    __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") PERCPU_RSEQ_OP_PUSH PERCPU_RSEQ_SECTION_END
+    __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") PERCPU_RSEQ_OP_PUSH("%l[slow]") PERCPU_RSEQ_SECTION_END
                  : /* no outputs */
                  : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [node] "r"(node), [next] "r"(next),
                    [bound] "r"(bound)
@@ -962,30 +1054,33 @@ slow:
     return -1;
 }
 
-static inline int percpu_rseq_pop(percpu_rseq_self_t self, void **p, size_t next, uint32_t bound,
-                                  void **out)
+static inline int percpu_rseq_pop(percpu_rseq_self_t self, struct percpu_rseq_list *p, size_t next,
+                                  uint32_t bound, void **out)
 {
     uint32_t status;
-    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_POP, [bound] "r"(bound), [next] "r"(next));
+    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_POP("79f"), [bound] "r"(bound), [next] "r"(next));
     return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
 }
 
-/* A value with its time, for one writer (a CPU) and any readers; buffer[seq & 1] is the live one. */
-struct percpu_rseq_stamped {
-    uint64_t seq;
-    struct {
-        uint64_t value, ticks;
-    } buffer[2];
-};
-
 static inline int percpu_rseq_publish(percpu_rseq_self_t self, struct percpu_rseq_stamped *p,
-                                      uint64_t v, uint32_t bound, uint64_t *out)
+                                      uint64_t v, uint32_t bound, uintptr_t *out)
 {
     uint32_t status;
     __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f") PERCPU_RSEQ_OP_PUBLISH PERCPU_RSEQ_SECTION_END
                      PERCPU_RSEQ_SECTION_RESULT
                      : [status] "=r"(status), [out] "=&r"(*out)
                      : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [bound] "r"(bound), [v] "r"(v)
+                     : PERCPU_RSEQ_PUBLISH_CLOBBERS);
+    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
+}
+/* Both from one CPU: a thread that is moved in between starts over. */
+static inline int percpu_rseq_stamp(percpu_rseq_self_t self, uint32_t *cpu, uint64_t *out)
+{
+    uint32_t status;
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f") PERCPU_RSEQ_OP_STAMP PERCPU_RSEQ_SECTION_END
+                     PERCPU_RSEQ_SECTION_RESULT
+                     : [status] "=r"(status), [out] "=&r"(*out), [cpu] "=&r"(*cpu)
+                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"((void *)0), [bound] "r"(0x7fffffffu)
                      : PERCPU_RSEQ_PUBLISH_CLOBBERS);
     return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
 }
