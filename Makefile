@@ -1,8 +1,12 @@
 # percpu.h - `make help` lists the targets. CC, CXX, CFLAGS, CXXFLAGS, LDFLAGS are the user's.
 
-VERSION := $(shell awk '/define PERCPU_VERSION_STRING/ { gsub("\"", "", $$3); print $$3 }' percpu.h)
+version_part = $(shell awk '$$2 == "PERCPU_VERSION_$(1)" { print $$3 }' percpu.h)
+VERSION := $(call version_part,MAJOR).$(call version_part,MINOR).$(call version_part,PATCH)
 PREFIX ?= /usr/local
 INCLUDEDIR ?= $(PREFIX)/include
+# Headers only, so the package files do not depend on the architecture.
+PKGCONFIGDIR ?= $(PREFIX)/share/pkgconfig
+CMAKEDIR ?= $(PREFIX)/share/cmake/percpu
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 B := build
 HEADERS := percpu.h rseq_abi.h
@@ -10,7 +14,7 @@ WARN := -Wall -Wextra -Wpedantic -Wshadow -Wundef -Wconversion -Wcast-qual
 TEST_CFLAGS := -O2 -g -I. -Itest $(WARN)
 
 .DEFAULT_GOAL := help
-.PHONY: help selftest check check-matrix lint clean tests
+.PHONY: help selftest check lint install uninstall clean tests
 
 # ---- Flavors: how tests are compiled and linked. flavor_X is the whole command line.
 # A flavor whose compiler is missing is skipped, and said to be.
@@ -108,6 +112,51 @@ check: tests ## run all tests on this machine; TAP under prove; REQUIRE_RSEQ=1: 
 	@for t in $(SH_TESTS); do case $$(basename $$t) in $(ONLY)) echo $$t ;; esac; done >>$(B)/tests.list
 	@prove -j$(JOBS) --exec test/exec - <$(B)/tests.list; rc=$$?; \
 		test/summary $(B)/tap || rc=1; exit $$rc
+
+lint: ## style, names, tables of contents, leaked macros
+	test/check_lint.sh
+
+define PC
+prefix=$(PREFIX)
+includedir=$(INCLUDEDIR)
+
+Name: percpu
+Description: Per-CPU counters, gauges, free lists and operations for Linux (header only)
+Version: $(VERSION)
+Cflags: -I$${includedir}
+endef
+define CMAKE_CONFIG
+if(NOT TARGET percpu::percpu)
+  add_library(percpu::percpu INTERFACE IMPORTED)
+  set_target_properties(percpu::percpu PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$(INCLUDEDIR)")
+endif()
+endef
+define CMAKE_VERSION
+set(PACKAGE_VERSION "$(VERSION)")
+if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION
+   OR NOT PACKAGE_FIND_VERSION_MAJOR STREQUAL "$(call version_part,MAJOR)")
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if(PACKAGE_FIND_VERSION STREQUAL PACKAGE_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+endif()
+endef
+export PC CMAKE_CONFIG CMAKE_VERSION
+
+install: ## copy the headers, the pkg-config file and the CMake package (PREFIX, DESTDIR)
+	install -d "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(PKGCONFIGDIR)" "$(DESTDIR)$(CMAKEDIR)"
+	install -m 644 $(HEADERS) "$(DESTDIR)$(INCLUDEDIR)"
+	@printf '%s\n' "$$PC" >"$(DESTDIR)$(PKGCONFIGDIR)/percpu.pc"
+	@printf '%s\n' "$$CMAKE_CONFIG" >"$(DESTDIR)$(CMAKEDIR)/percpu-config.cmake"
+	@printf '%s\n' "$$CMAKE_VERSION" >"$(DESTDIR)$(CMAKEDIR)/percpu-config-version.cmake"
+
+uninstall: ## remove what install copied, and directories that are empty then
+	rm -f $(foreach h,$(HEADERS),"$(DESTDIR)$(INCLUDEDIR)/$(h)") "$(DESTDIR)$(PKGCONFIGDIR)/percpu.pc" \
+		"$(DESTDIR)$(CMAKEDIR)/percpu-config.cmake" "$(DESTDIR)$(CMAKEDIR)/percpu-config-version.cmake"
+	-@rmdir -p "$(DESTDIR)$(CMAKEDIR)" 2>/dev/null; rmdir -p "$(DESTDIR)$(PKGCONFIGDIR)" 2>/dev/null; \
+		rmdir -p "$(DESTDIR)$(INCLUDEDIR)" 2>/dev/null; true
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile

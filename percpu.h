@@ -55,7 +55,9 @@
 #define PERCPU_VERSION_MAJOR 0
 #define PERCPU_VERSION_MINOR 1
 #define PERCPU_VERSION_PATCH 0
-#define PERCPU_VERSION_STRING "0.1.0"
+#define PERCPU_VERSION_STRING \
+    PERCPU_RSEQ_STR(PERCPU_VERSION_MAJOR) \
+    "." PERCPU_RSEQ_STR(PERCPU_VERSION_MINOR) "." PERCPU_RSEQ_STR(PERCPU_VERSION_PATCH)
 
 #ifndef PERCPU_STRIDE_SHIFT
 #define PERCPU_STRIDE_SHIFT 16
@@ -557,7 +559,7 @@ PERCPU_PRIV_DEFINE_OPS(64)
 #ifndef PERCPU_PRIV_ERROR
 #define PERCPU_PRIV_ERROR(text)
 #endif
-extern uint32_t percpu_priv_operand_error() PERCPU_PRIV_ERROR(
+extern uint32_t percpu_priv_operand_error(const void *p, ...) PERCPU_PRIV_ERROR(
     "this_cpu_* operands are integers or pointers of 4 bytes, or of 8 where a word has 8");
 #define PERCPU_PRIV_WRONG percpu_priv_operand_error
 #define PERCPU_PRIV_IF(cond, a, b) __builtin_choose_expr(cond, a, b)
@@ -1110,48 +1112,49 @@ static PERCPU_PRIV_OUTLINE unsigned percpu_priv_os_cpu(void)
 }
 
 #if PERCPU_RSEQ_LINUX
-/* The number at *s, which is moved past it. */
-static PERCPU_PRIV_COLD unsigned percpu_priv_number(const char **s)
-{
-    unsigned n = 0;
-    for (; **s >= '0' && **s <= '9'; ++*s)
-        n = n * 10 + (unsigned)(**s - '0');
-    return n;
-}
-
 /*
- * Read a list of CPUs like "0-3,8-11" from sysfs, where no list is longer than a page.
- * Return: the highest + 1; 0 if there is none to be read. *listed: whether @cpu is in it.
+ * Read a list of CPUs like "0-3,8-11". Return: the highest + 1; 0 if there is none to be read.
+ * *listed: whether @cpu is in it. Small buffers: a signal handler's stack may be small.
  */
 static PERCPU_PRIV_COLD unsigned percpu_priv_read_list(const char *path, unsigned cpu, int *listed)
 {
-    char buf[4096];
-    unsigned low, high, end = 0;
+    char buf[256];
+    unsigned low = 0, n = 0, end = 0;
+    int digits = 0, range = 0;
     long fd = percpu_priv_syscall(SYS_openat, -100, path, 02000000), got; /* AT_FDCWD, O_CLOEXEC */
     *listed = 0;
     if (fd < 0)
         return 0;
-    got = percpu_priv_syscall(SYS_read, fd, buf, sizeof buf - 1);
-    (void)percpu_priv_syscall(SYS_close, fd);
-    buf[got > 0 ? got : 0] = 0;
-    for (const char *s = buf; *s;) {
-        if (*s < '0' || *s > '9') {
-            s++;
-            continue;
+    do {
+        got = percpu_priv_syscall(SYS_read, fd, buf, sizeof buf);
+        if (got <= 0)
+            buf[0] = '\n'; /* the end of the file ends the last number, too */
+        for (long i = 0; i < (got > 0 ? got : 1); i++) {
+            if (buf[i] >= '0' && buf[i] <= '9') {
+                n = (digits ? n * 10 : 0) + (unsigned)(buf[i] - '0');
+                digits = 1;
+                continue;
+            }
+            if (digits && !range)
+                low = n;
+            range = digits && buf[i] == '-';
+            if (digits && !range) {
+                *listed |= cpu >= low && cpu <= n;
+                end = n >= end ? n + 1 : end;
+            }
+            digits = 0;
         }
-        low = high = percpu_priv_number(&s);
-        if (*s == '-' && s++)
-            high = percpu_priv_number(&s);
-        *listed |= cpu >= low && cpu <= high;
-        end = high >= end ? high + 1 : end;
-    }
+    } while (got > 0);
+    (void)percpu_priv_syscall(SYS_close, fd);
     return end;
 }
+
+#define PERCPU_PRIV_AFFINITY_WORDS (8192 / 8 / sizeof(unsigned long)) /* Linux's limit of CPUs */
 
 /* Without sysfs: the highest CPU that this process may use now, + 1. */
 static PERCPU_PRIV_COLD unsigned percpu_priv_affinity(void)
 {
-    unsigned long mask[1024];
+    unsigned long mask[PERCPU_PRIV_AFFINITY_WORDS];
     const unsigned bits = 8 * sizeof mask[0];
     long got = percpu_priv_syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
     for (long i = got / (long)sizeof mask[0] - 1; i >= 0; i--)
@@ -1169,12 +1172,21 @@ static PERCPU_PRIV_COLD unsigned percpu_priv_affinity(void)
 #define PERCPU_PRIV_MAX_CPUS 256u /* address space is short; higher ids take the fallback */
 #endif
 
+#if PERCPU_RSEQ_PORTED
+static inline int percpu_priv_offset_known(void);
+static PERCPU_PRIV_COLD void percpu_priv_find_area(void);
+#endif
+
 static PERCPU_PRIV_COLD unsigned percpu_priv_find_nr_cpus(void)
 {
     int saved = errno;
     unsigned n = 0;
 #if PERCPU_RSEQ_LINUX
     int listed;
+#if PERCPU_RSEQ_PORTED
+    if (!percpu_priv_offset_known()) /* the bound depends on what it finds */
+        percpu_priv_find_area();
+#endif
     n = percpu_priv_read_list("/sys/devices/system/cpu/possible", 0, &listed);
     if (!n)
         n = percpu_priv_affinity();
@@ -1247,19 +1259,21 @@ static inline int percpu_priv_offset_known(void)
                                        : PERCPU_PRIV_LOAD(percpu_priv_state.from_tp_known);
 }
 
+/* Written again, by a plugin's constructor, with the same value: then not at all. */
+#define PERCPU_PRIV_SET(x, v) (PERCPU_PRIV_LOAD(x) != (v) ? PERCPU_PRIV_STORE(x, v) : (void)0)
+
 /* Make known what one object file may not know yet but another file of its program does. */
 static PERCPU_PRIV_COLD void percpu_priv_publish(char *own, char *area, int known)
 {
 #if PERCPU_RSEQ_OFFSET_FROM_OWN
     (void)known;
-    if (PERCPU_PRIV_LOAD(percpu_priv_state.from_own) != area - own)
-        PERCPU_PRIV_STORE(percpu_priv_state.from_own, area - own);
+    PERCPU_PRIV_SET(percpu_priv_state.from_own, area - own);
     __atomic_store_n(&percpu_priv_state.from_own_known, 1, __ATOMIC_RELEASE);
 #else
     intptr_t off = area + PERCPU_RSEQ_CPU_ID_OFFSET - (percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS);
     (void)own;
-    if (known && PERCPU_PRIV_LOAD(percpu_priv_state.from_tp) != off)
-        PERCPU_PRIV_STORE(percpu_priv_state.from_tp, off);
+    if (known)
+        PERCPU_PRIV_SET(percpu_priv_state.from_tp, off);
     __atomic_store_n(&percpu_priv_state.from_tp_known, 1, __ATOMIC_RELEASE);
 #endif
 }
@@ -1267,7 +1281,7 @@ static PERCPU_PRIV_COLD void percpu_priv_publish(char *own, char *area, int know
 /* Find out, once per process, which area threads use; see [3] for the order. */
 static PERCPU_PRIV_COLD void percpu_priv_find_area(void)
 {
-    unsigned libc_size, kernel, align, feature;
+    unsigned libc_size, kernel, align, feature, length = PERCPU_RSEQ_LENGTH_LEGACY;
     int constant, foreign_constant;
     ptrdiff_t libc = percpu_rseq_libc(&libc_size);
     char *own = percpu_rseq_locate_own(&constant);
@@ -1276,30 +1290,26 @@ static PERCPU_PRIV_COLD void percpu_priv_find_area(void)
     kernel = (unsigned)percpu_priv_getauxval(PERCPU_RSEQ_AT_FEATURE_SIZE);
     align = (unsigned)percpu_priv_getauxval(PERCPU_RSEQ_AT_ALIGN);
     feature = kernel ? kernel : PERCPU_RSEQ_FEATURE_LEGACY;
-    percpu_priv_state.length = PERCPU_RSEQ_LENGTH_LEGACY;
     if (libc && libc_size) {
         area = percpu_rseq_tp() + libc;
         constant = 1;
-        /* glibc before 2.41 says 32, or 20, of an area of 32 bytes on any kernel. */
-        if (libc_size != 20 && libc_size != 32)
-            feature = libc_size;
+        /* Before 2.41 glibc says 32, backports say 20, of an area registered with length 32. */
+        length = libc_size > 32 ? libc_size : 32;
+        feature = libc_size != 20 && libc_size < feature ? libc_size : feature;
     } else if (foreign != own && foreign_constant) {
         area = foreign;
         constant = 1;
     } else if (libc) {
         area = percpu_rseq_tp() + libc;
         constant = 1;
-    } else if (feature > PERCPU_RSEQ_LENGTH_LEGACY && feature <= sizeof(struct percpu_rseq_area)
-               && align <= 64) {
-        percpu_priv_state.length = feature;
+    } else if (feature > length && feature <= sizeof(struct percpu_rseq_area) && align <= 64) {
+        length = feature;
     }
-    if (!libc_size && feature > percpu_priv_state.length)
-        feature = percpu_priv_state.length;
-    if (libc_size && feature > 32 && libc_size <= 32)
-        feature = 32;
-    percpu_priv_state.libc_size = libc ? libc_size : 0;
-    percpu_priv_state.feature_size = feature;
-    percpu_priv_state.kernel_broken = (uint8_t)percpu_priv_kernel_broken();
+    feature = feature < length ? feature : length;
+    PERCPU_PRIV_SET(percpu_priv_state.length, length);
+    PERCPU_PRIV_SET(percpu_priv_state.libc_size, libc ? libc_size : 0);
+    PERCPU_PRIV_SET(percpu_priv_state.feature_size, feature);
+    PERCPU_PRIV_SET(percpu_priv_state.kernel_broken, (uint8_t)percpu_priv_kernel_broken());
     percpu_priv_publish(own, area, constant);
 }
 
@@ -1436,7 +1446,7 @@ static PERCPU_PRIV_OUTLINE int percpu_priv_enter(void)
 #if PERCPU_RSEQ_PORTED
     struct percpu_rseq_thread *t = percpu_priv_thread();
     int saved;
-    if (percpu_cpu_raw() < 0 && t->state != PERCPU_PRIV_FRESH && percpu_priv_state.nr_cpus)
+    if (percpu_cpu_raw() < 0 && t->state != PERCPU_PRIV_FRESH && percpu_priv_offset_known())
         return 0;
     saved = errno;
     if (!percpu_priv_offset_known())
@@ -1525,7 +1535,7 @@ static PERCPU_PRIV_COLD int percpu_thread_unregister(void)
             return -1;
         t->length = 0;
     } else if (percpu_cpu_raw() >= 0) {
-        *(volatile uint64_t *)((char *)percpu_priv_area() + offsetof(struct percpu_rseq_area, rseq_cs)) = 0;
+        *(volatile uint64_t *)&((struct percpu_rseq_area *)percpu_priv_area())->rseq_cs = 0;
         return 0;
     }
     if (t->state == PERCPU_PRIV_FRESH || t->state == PERCPU_PRIV_REGISTERED) {
@@ -1559,9 +1569,7 @@ static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_diagnose(struct percpu_st
     enum percpu_reason reason;
     s->mode = percpu_priv_state.libc_size ? PERCPU_MODE_LIBC : PERCPU_MODE_OWN;
     s->feature_size = percpu_priv_state.feature_size;
-    s->length = percpu_priv_state.libc_size > 32 ? percpu_priv_state.libc_size
-                : t->length                      ? t->length
-                                                 : percpu_priv_state.length;
+    s->length = t->length ? t->length : percpu_priv_state.length;
     if (percpu_priv_state.kernel_broken)
         return PERCPU_REASON_KERNEL_BROKEN;
     if (id >= 0)
@@ -1844,8 +1852,6 @@ static PERCPU_PRIV_OUTLINE size_t percpu_priv_search(struct percpu_priv_arena *a
         if (used < g + n) { /* skip the run of used granules */
             percpu_word ones = ~(PERCPU_PRIV_LOAD(a->used[used / PERCPU_PRIV_BITS]) >> (used % PERCPU_PRIV_BITS));
             g = used + (ones ? percpu_priv_ctz(ones) : PERCPU_PRIV_BITS);
-            g = g < (used / PERCPU_PRIV_BITS + 1) * PERCPU_PRIV_BITS ? g : (used / PERCPU_PRIV_BITS + 1) * PERCPU_PRIV_BITS;
-            g = g > used ? g : used + 1;
             g = (g + align - 1) & ~(align - 1);
         }
     }
@@ -2572,7 +2578,7 @@ static PERCPU_PRIV_COLD int percpu_priv_membarrier(unsigned flags, int cpu)
 /* Run on the CPU for a moment: whoever ran a section there was preempted, so it is over. */
 static PERCPU_PRIV_COLD int percpu_priv_visit(unsigned cpu)
 {
-    unsigned long before[1024], there[1024];
+    unsigned long before[PERCPU_PRIV_AFFINITY_WORDS], there[PERCPU_PRIV_AFFINITY_WORDS];
     const unsigned bits = 8 * sizeof there[0];
     long size = percpu_priv_syscall(SYS_sched_getaffinity, 0, sizeof before, before), failed;
     if (size < 0)

@@ -131,7 +131,7 @@ PERCPU_RSEQ_OFFSET_IS(percpu_rseq_thread, length, 64);
 PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_area) == 64, "area");
 PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
 
-#if !defined(__linux__) || defined(PERCPU_NO_LINUX)
+#if !defined(__linux__) || defined(PERCPU_NO_LINUX) || defined(__ANDROID__)
 #define PERCPU_RSEQ_LINUX 0
 #else
 #define PERCPU_RSEQ_LINUX 1

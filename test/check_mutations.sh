@@ -1,0 +1,90 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# A proof that cannot fail proves nothing: break each rule of the critical sections on purpose
+# (PERCPU_BREAK_* in the headers), and expect test_sections to fail, in the way that the broken rule makes
+# it fail. A compile error, a hang, or another failure does not count.
+cd "$(dirname "$0")/.." || exit 2
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/mutations.XXXXXX") || exit 2
+trap 'rm -rf "$tmp"' EXIT
+n=0 failed=0
+
+result() { # result STATUS NAME: one line of TAP
+    n=$((n + 1))
+    if [ "$1" = 0 ]; then
+        echo "ok $n - $2"
+    else
+        echo "not ok $n - $2"
+        failed=1
+        [ ! -s "$tmp/out" ] || head -20 "$tmp/out" | sed 's/^/# | /'
+    fi
+}
+
+build() { # build FLAG...
+    rm -f "$tmp/test" "$tmp/out"
+    "$cc" -std=gnu11 -O2 -g -I. -Itest "$@" test/test_sections.c -o "$tmp/test" -pthread >"$tmp/out" 2>&1
+}
+
+run() {
+    (ulimit -c 0; exec timeout -k 5 120 "$tmp/test") >"$tmp/out" 2>&1
+    rc=$?
+}
+
+# caught BY NAME FLAG PATTERN: exit status 1 and a line of output as expected, or death by SIGSEGV
+# where @BY says so.
+caught() {
+    local by=$1 name="$cc: $2" pattern=$4
+    if ! build "$3"; then
+        result 1 "$name: does not compile"
+        return
+    fi
+    run
+    if [ "$rc" = 1 ] && grep -Eq "$pattern" "$tmp/out"; then
+        result 0 "$name is caught: $(grep -c '^not ok' "$tmp/out") tests fail"
+    elif [ "$by" = signal ] && [ "$rc" = 139 ]; then
+        result 0 "$name is caught: killed by the kernel"
+    else
+        result 1 "$name is caught (exit status $rc)"
+    fi
+}
+
+echo "TAP version 13"
+for cc in gcc clang musl-gcc; do
+    if ! command -v $cc >/dev/null; then
+        n=$((n + 1))
+        echo "ok $n - $cc # SKIP no $cc"
+        continue
+    fi
+    if ! build; then
+        result 1 "$cc: the unbroken test compiles"
+        continue
+    fi
+    run
+    if [ "$rc" = 77 ]; then
+        n=$((n + 1))
+        echo "ok $n - $cc # SKIP $(sed -n 's/.*SKIP //p' "$tmp/out")"
+        continue
+    fi
+    result $((rc != 0)) "$cc: nothing broken, nothing fails"
+    one_cpu=$(grep -c 'SKIP only one CPU' "$tmp/out")
+    caught test "protection that starts an instruction late" -DPERCPU_BREAK_LATE_START \
+        '^# .*: not aborted inside wrong: boundary 2 '
+    caught test "an instruction after the commit" -DPERCPU_BREAK_COMMIT_NOT_LAST \
+        "^# (inc|add) .*: a copy's content wrong: .*\\(inside\\)"
+    caught signal "no check of the CPU id" -DPERCPU_BREAK_NO_BOUND \
+        '^not ok .*CPU beyond the bound: no copy of the first bank is touched'
+    caught test "a fallback in the first bank" -DPERCPU_BREAK_FALLBACK_ROW \
+        '^not ok .*acts on the second bank'
+    caught signal "a displaced signature" -DPERCPU_BREAK_SIGNATURE 'never printed'
+    if [ "$(uname -m)" != x86_64 ]; then
+        n=$((n + 1))
+        echo "ok $n - $cc: a CPU id from before a migration # SKIP written for x86-64 only"
+    elif [ "$one_cpu" != 0 ]; then
+        n=$((n + 1))
+        echo "ok $n - $cc: a CPU id from before a migration # SKIP only one CPU is allowed"
+    else
+        caught test "a CPU id from before a migration" -DPERCPU_BREAK_STALE_CPU \
+            "^# .*wrong: boundary .*act: migration"
+    fi
+done
+echo "1..$n"
+exit $failed
