@@ -55,7 +55,7 @@
 #define PERCPU_VERSION_MAJOR 0
 #define PERCPU_VERSION_MINOR 1
 #define PERCPU_VERSION_PATCH 0
-#define PERCPU_VERSION_STRING \
+#define PERCPU_VERSION_STRING             \
     PERCPU_RSEQ_STR(PERCPU_VERSION_MAJOR) \
     "." PERCPU_RSEQ_STR(PERCPU_VERSION_MINOR) "." PERCPU_RSEQ_STR(PERCPU_VERSION_PATCH)
 
@@ -105,10 +105,10 @@ struct percpu_priv_shared {
     uint32_t next_row;     /* fallback rows handed out */
     uint8_t from_own_known, from_tp_known;
     uint8_t kernel_broken;
-    uint8_t hook;          /* enum percpu_priv_hook_state */
-    uint8_t membarrier;    /* 1 registered for the rseq command, 2 not to be had */
-    uint8_t rdtscp;        /* 1 usable, 2 not */
-    unsigned key;          /* pthread_key_t of the exit hook */
+    uint8_t hook;       /* enum percpu_priv_hook_state */
+    uint8_t membarrier; /* 1 registered for the rseq command, 2 not to be had */
+    uint8_t rdtscp;     /* 1 usable, 2 not */
+    unsigned key;       /* pthread_key_t of the exit hook */
     struct percpu_priv_arena *arenas, *hint;
     uintptr_t lowest, highest; /* address range of all arenas */
 };
@@ -205,7 +205,8 @@ static inline unsigned percpu_this_cpu_node(void)
 {
 #if PERCPU_RSEQ_PORTED
     intptr_t off = PERCPU_PRIV_OFFSET();
-    if (!PERCPU_RSEQ_UNSET(off) && percpu_priv_state.feature_size >= 24 && percpu_rseq_cpu_id(off) >= 0)
+    if (!PERCPU_RSEQ_UNSET(off) && percpu_priv_state.feature_size >= 24 &&
+        percpu_rseq_cpu_id(off) >= 0)
         return percpu_rseq_read_member(off, offsetof(struct percpu_rseq_area, node_id));
 #endif
     return percpu_priv_node_slow();
@@ -226,7 +227,8 @@ static inline unsigned percpu_this_cpu_cid(void)
     unsigned cpu = percpu_this_cpu_id();
 #if PERCPU_RSEQ_PORTED
     intptr_t off = PERCPU_PRIV_OFFSET();
-    if (!PERCPU_RSEQ_UNSET(off) && percpu_priv_state.feature_size >= 28 && percpu_rseq_cpu_id(off) >= 0)
+    if (!PERCPU_RSEQ_UNSET(off) && percpu_priv_state.feature_size >= 28 &&
+        percpu_rseq_cpu_id(off) >= 0)
         return percpu_rseq_read_member(off, offsetof(struct percpu_rseq_area, mm_cid));
 #endif
     return cpu;
@@ -257,10 +259,10 @@ static inline unsigned percpu_nr_cpus(void)
  *
  * Life of a thread: glibc keeps a thread's memory until the kernel is done with it. musl unmaps a
  * detached thread's memory before the thread's last system call, so there a registered area is
- * given back by a thread-specific-data destructor. From then on the thread takes the fallback: in later
- * destructors, in late signals. A thread whose very first operation is in such a destructor is not
- * registered either: musl disables cancellation in a thread that exits, and we do not register
- * a thread that has cancellation disabled. (A musl thread that disabled it for itself
+ * given back by a thread-specific-data destructor. From then on the thread takes the fallback: in
+ * later destructors, in late signals. A thread whose very first operation is in such a destructor
+ * is not registered either: musl disables cancellation in a thread that exits, and we do not
+ * register a thread that has cancellation disabled. (A musl thread that disabled it for itself
  * calls percpu_thread_register(), or takes the fallback while it is disabled.)
  */
 enum percpu_mode {
@@ -404,8 +406,9 @@ static inline void *percpu_priv_ptr(const void *p, unsigned row)
 }
 
 #if PERCPU_PRIV_SECTIONS
-#define PERCPU_PRIV_ON_BANK_1() ((unsigned)percpu_cpu_raw() < percpu_priv_state.bound || \
-                                 (percpu_priv_enter() && (unsigned)percpu_cpu_raw() < percpu_priv_state.bound))
+#define PERCPU_PRIV_ON_BANK_1()                              \
+    ((unsigned)percpu_cpu_raw() < percpu_priv_state.bound || \
+     (percpu_priv_enter() && (unsigned)percpu_cpu_raw() < percpu_priv_state.bound))
 #else
 #define PERCPU_PRIV_ON_BANK_1() 0
 #endif
@@ -417,7 +420,7 @@ static inline void *percpu_priv_this(const void *p)
 }
 
 /*
- * percpu_ptr(p, cpu) - the copy of object p that critical sections on @cpu use. Kernel: per_cpu_ptr().
+ * percpu_ptr(p, cpu) - the copy of p that sections on @cpu use. Kernel: per_cpu_ptr().
  * this_cpu_ptr(p) - the copy that this thread uses now. Kernel: this_cpu_ptr().
  *
  * To read, use relaxed atomic loads. Writing through them is a race with the CPU's own sections,
@@ -430,18 +433,19 @@ static inline void *percpu_priv_this(const void *p)
  * percpu_for_each_copy(p, copy) - loop over every live copy of p, of both banks; copy is a pointer
  * variable of p's type.
  */
-#define percpu_for_each_copy(p, copy)                                                        \
-    for (unsigned percpu_priv_i_##copy = 0, percpu_priv_n_##copy = percpu_priv_copies(p);    \
-         percpu_priv_i_##copy < percpu_priv_n_##copy                                         \
-         && ((copy) = PERCPU_PRIV_CAST(__typeof__(p), percpu_priv_ptr((p), percpu_priv_i_##copy)), 1); \
+#define percpu_for_each_copy(p, copy)                                                           \
+    for (unsigned percpu_priv_i_##copy = 0, percpu_priv_n_##copy = percpu_priv_copies(p);       \
+         percpu_priv_i_##copy < percpu_priv_n_##copy &&                                         \
+         ((copy) = PERCPU_PRIV_CAST(__typeof__(p), percpu_priv_ptr((p), percpu_priv_i_##copy)), \
+         1);                                                                                    \
          percpu_priv_i_##copy++)
 
 /* ---- [5] Operations on this CPU's copy ------------------------------------------------------ */
 /*
  * Each is one critical section on the copy of the CPU it runs on, or one atomic on a copy of the
  * second bank. They are macros over an lvalue in copy 0 of a per-CPU object (p, s->hits), of 4
- * bytes, or of 8 where a word has 8: integers, signed or not, and pointers; in C++ function templates.
- * Arithmetic wraps.
+ * bytes, or of 8 where a word has 8: integers, signed or not, and pointers; in C++ function
+ * templates. Arithmetic wraps.
  *
  *   this_cpu_add(x, v)  this_cpu_sub(x, v)  this_cpu_inc(x)  this_cpu_dec(x)
  *   this_cpu_and(x, v)  this_cpu_or(x, v)
@@ -464,9 +468,9 @@ static inline void *percpu_priv_this(const void *p)
 #else
 #define PERCPU_PRIV_SECOND_BANK(p) percpu_priv_fallback_copy(p)
 #endif
-#define PERCPU_PRIV_SECTION(name, ...)                                                       \
-    (!PERCPU_RSEQ_UNSET(PERCPU_PRIV_OFFSET())                                                \
-     && !percpu_rseq_##name(PERCPU_RSEQ_SELF(PERCPU_PRIV_OFFSET()), __VA_ARGS__))
+#define PERCPU_PRIV_SECTION(name, ...)           \
+    (!PERCPU_RSEQ_UNSET(PERCPU_PRIV_OFFSET()) && \
+     !percpu_rseq_##name(PERCPU_RSEQ_SELF(PERCPU_PRIV_OFFSET()), __VA_ARGS__))
 #else
 #define PERCPU_PRIV_SECOND_BANK(p) percpu_priv_fallback_copy(p)
 #define PERCPU_PRIV_SECTION(name, ...) 0
@@ -476,76 +480,74 @@ static inline void *percpu_priv_this(const void *p)
  * Each operation: a hot half, the section; and a cold one that is called where the section was not
  * to be had. It registers the thread and tries once more, or acts on the second bank.
  */
-#define PERCPU_PRIV_DEFINE_VOID(op, section, n, atomic)                                      \
+#define PERCPU_PRIV_DEFINE_VOID(op, section, n, atomic)                                         \
     static PERCPU_PRIV_OUTLINE void percpu_priv_##op##_slow_u##n(uint##n##_t *p, uint##n##_t v) \
-    {                                                                                        \
-        if (percpu_priv_enter()                                                              \
-            && PERCPU_PRIV_SECTION(section##_u##n, p, v, percpu_priv_state.bound))           \
-            return;                                                                          \
-        percpu_priv_alias_u##n *copy = (percpu_priv_alias_u##n *)PERCPU_PRIV_SECOND_BANK(p); \
-        atomic;                                                                              \
-    }                                                                                        \
-    static inline void percpu_this_cpu_##op##_u##n(uint##n##_t *p, uint##n##_t v)            \
-    {                                                                                        \
-        if (PERCPU_PRIV_UNLIKELY(                                                            \
-                !PERCPU_PRIV_SECTION(section##_u##n, p, v, percpu_priv_state.bound)))        \
-            percpu_priv_##op##_slow_u##n(p, v);                                              \
+    {                                                                                           \
+        if (percpu_priv_enter() &&                                                              \
+            PERCPU_PRIV_SECTION(section##_u##n, p, v, percpu_priv_state.bound))                 \
+            return;                                                                             \
+        percpu_priv_alias_u##n *copy = (percpu_priv_alias_u##n *)PERCPU_PRIV_SECOND_BANK(p);    \
+        atomic;                                                                                 \
+    }                                                                                           \
+    static inline void percpu_this_cpu_##op##_u##n(uint##n##_t *p, uint##n##_t v)               \
+    {                                                                                           \
+        if (PERCPU_PRIV_UNLIKELY(                                                               \
+                !PERCPU_PRIV_SECTION(section##_u##n, p, v, percpu_priv_state.bound)))           \
+            percpu_priv_##op##_slow_u##n(p, v);                                                 \
     }
 
 /* The same with a result. @args: what the section takes besides p, with types in @params. */
-#define PERCPU_PRIV_DEFINE_RESULT(op, section, n, params, args, atomic)                      \
+#define PERCPU_PRIV_DEFINE_RESULT(op, section, n, params, args, atomic)                         \
     static PERCPU_PRIV_OUTLINE uint##n##_t percpu_priv_##op##_slow_u##n params                  \
-    {                                                                                        \
-        uint##n##_t out;                                                                     \
-        if (percpu_priv_enter()                                                              \
-            && PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args,                  \
-                                   percpu_priv_state.bound, &out))                           \
-            return out;                                                                      \
-        percpu_priv_alias_u##n *copy = (percpu_priv_alias_u##n *)PERCPU_PRIV_SECOND_BANK(p); \
-        return atomic;                                                                       \
-    }                                                                                        \
-    static inline uint##n##_t percpu_this_cpu_##op##_u##n params                             \
-    {                                                                                        \
-        uint##n##_t out;                                                                     \
-        if (PERCPU_PRIV_UNLIKELY(                                                            \
-                !PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args,                \
-                                     percpu_priv_state.bound, &out)))                        \
-            out = percpu_priv_##op##_slow_u##n args;                                         \
-        return out;                                                                          \
+    {                                                                                           \
+        uint##n##_t out;                                                                        \
+        if (percpu_priv_enter() && PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args, \
+                                                       percpu_priv_state.bound, &out))          \
+            return out;                                                                         \
+        percpu_priv_alias_u##n *copy = (percpu_priv_alias_u##n *)PERCPU_PRIV_SECOND_BANK(p);    \
+        return atomic;                                                                          \
+    }                                                                                           \
+    static inline uint##n##_t percpu_this_cpu_##op##_u##n params                                \
+    {                                                                                           \
+        uint##n##_t out;                                                                        \
+        if (PERCPU_PRIV_UNLIKELY(!PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args,  \
+                                                      percpu_priv_state.bound, &out)))          \
+            out = percpu_priv_##op##_slow_u##n args;                                            \
+        return out;                                                                             \
     }
 #define PERCPU_PRIV_SPREAD(...) __VA_ARGS__
 
-#define PERCPU_PRIV_DEFINE_OPS(n)                                                            \
-    typedef uint##n##_t __attribute__((__may_alias__)) percpu_priv_alias_u##n;               \
-    PERCPU_PRIV_DEFINE_VOID(add, add, n, __atomic_fetch_add(copy, v, __ATOMIC_RELAXED))      \
-    PERCPU_PRIV_DEFINE_VOID(and, and, n, __atomic_fetch_and(copy, v, __ATOMIC_RELAXED))      \
-    PERCPU_PRIV_DEFINE_VOID(or, or, n, __atomic_fetch_or(copy, v, __ATOMIC_RELAXED))         \
-    PERCPU_PRIV_DEFINE_VOID(write, store, n, __atomic_store_n(copy, v, __ATOMIC_RELAXED))    \
-    PERCPU_PRIV_DEFINE_RESULT(read, load, n, (const uint##n##_t *p), (p),                    \
-                              __atomic_load_n(copy, __ATOMIC_RELAXED))                       \
-    PERCPU_PRIV_DEFINE_RESULT(add_return, add_return, n, (uint##n##_t *p, uint##n##_t v), (p, v), \
-                              __atomic_add_fetch(copy, v, __ATOMIC_RELAXED))                 \
-    PERCPU_PRIV_DEFINE_RESULT(xchg, xchg, n, (uint##n##_t *p, uint##n##_t v), (p, v),        \
-                              __atomic_exchange_n(copy, v, __ATOMIC_RELAXED))                \
-    PERCPU_PRIV_DEFINE_RESULT(cmpxchg, cmpxchg, n,                                           \
-                              (uint##n##_t *p, uint##n##_t expected, uint##n##_t v),         \
-                              (p, expected, v),                                              \
-                              percpu_priv_cmpxchg_u##n(copy, expected, v))
-#define PERCPU_PRIV_DEFINE_CMPXCHG(n)                                                        \
-    static inline uint##n##_t percpu_priv_cmpxchg_u##n(void *copy, uint##n##_t expected,     \
-                                                       uint##n##_t v)                        \
-    {                                                                                        \
-        (void)__atomic_compare_exchange_n((uint##n##_t *)copy, &expected, v, 0,              \
-                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED);               \
-        return expected; /* overwritten with what was there, if that was another value */    \
+#define PERCPU_PRIV_DEFINE_OPS(n)                                                                  \
+    typedef uint##n##_t __attribute__((__may_alias__)) percpu_priv_alias_u##n;                     \
+    PERCPU_PRIV_DEFINE_VOID(add, add, n, __atomic_fetch_add(copy, v, __ATOMIC_RELAXED))            \
+    PERCPU_PRIV_DEFINE_VOID(and, and, n, __atomic_fetch_and(copy, v, __ATOMIC_RELAXED))            \
+    PERCPU_PRIV_DEFINE_VOID(or, or, n, __atomic_fetch_or(copy, v, __ATOMIC_RELAXED))               \
+    PERCPU_PRIV_DEFINE_VOID(write, store, n, __atomic_store_n(copy, v, __ATOMIC_RELAXED))          \
+    PERCPU_PRIV_DEFINE_RESULT(read, load, n, (const uint##n##_t *p), (p),                          \
+                              __atomic_load_n(copy, __ATOMIC_RELAXED))                             \
+    PERCPU_PRIV_DEFINE_RESULT(add_return, add_return, n, (uint##n##_t * p, uint##n##_t v), (p, v), \
+                              __atomic_add_fetch(copy, v, __ATOMIC_RELAXED))                       \
+    PERCPU_PRIV_DEFINE_RESULT(xchg, xchg, n, (uint##n##_t * p, uint##n##_t v), (p, v),             \
+                              __atomic_exchange_n(copy, v, __ATOMIC_RELAXED))                      \
+    PERCPU_PRIV_DEFINE_RESULT(cmpxchg, cmpxchg, n,                                                 \
+                              (uint##n##_t * p, uint##n##_t expected, uint##n##_t v),              \
+                              (p, expected, v), percpu_priv_cmpxchg_u##n(copy, expected, v))
+#define PERCPU_PRIV_DEFINE_CMPXCHG(n)                                                             \
+    static inline uint##n##_t percpu_priv_cmpxchg_u##n(void *copy, uint##n##_t expected,          \
+                                                       uint##n##_t v)                             \
+    {                                                                                             \
+        (void)__atomic_compare_exchange_n((uint##n##_t *)copy, &expected, v, 0, __ATOMIC_RELAXED, \
+                                          __ATOMIC_RELAXED);                                      \
+        return expected; /* overwritten with what was there, if that was another value */         \
     }
 PERCPU_PRIV_DEFINE_CMPXCHG(32)
 PERCPU_PRIV_DEFINE_OPS(32)
 #if UINTPTR_MAX > 0xffffffffu
 PERCPU_PRIV_DEFINE_CMPXCHG(64)
 PERCPU_PRIV_DEFINE_OPS(64)
-#define PERCPU_PRIV_SELECT(x, name) \
-    PERCPU_PRIV_IF(sizeof(x) == 8, name##_u64, PERCPU_PRIV_IF(sizeof(x) == 4, name##_u32, PERCPU_PRIV_WRONG))
+#define PERCPU_PRIV_SELECT(x, name)            \
+    PERCPU_PRIV_IF(sizeof(x) == 8, name##_u64, \
+                   PERCPU_PRIV_IF(sizeof(x) == 4, name##_u32, PERCPU_PRIV_WRONG))
 #else
 #define PERCPU_PRIV_SELECT(x, name) PERCPU_PRIV_IF(sizeof(x) == 4, name##_u32, PERCPU_PRIV_WRONG)
 #endif
@@ -563,18 +565,21 @@ extern uint32_t percpu_priv_operand_error(const void *p, ...) PERCPU_PRIV_ERROR(
     "this_cpu_* operands are integers or pointers of 4 bytes, or of 8 where a word has 8");
 #define PERCPU_PRIV_WRONG percpu_priv_operand_error
 #define PERCPU_PRIV_IF(cond, a, b) __builtin_choose_expr(cond, a, b)
-/* Pick the function by size; floating-point operands would be cut to integers, so they are errors. */
-#define PERCPU_PRIV_OP(x, name)                                                              \
-    PERCPU_PRIV_IF(__builtin_types_compatible_p(__typeof__(x), float)                        \
-                       || __builtin_types_compatible_p(__typeof__(x), double),               \
+/*
+ * Pick the function by size; floating-point operands would be cut to integers, so they are errors.
+ */
+#define PERCPU_PRIV_OP(x, name)                                             \
+    PERCPU_PRIV_IF(__builtin_types_compatible_p(__typeof__(x), float) ||    \
+                       __builtin_types_compatible_p(__typeof__(x), double), \
                    PERCPU_PRIV_WRONG, PERCPU_PRIV_SELECT(x, name))
 #define PERCPU_PRIV_ADDRESS(x) ((void *)(uintptr_t) & (x))
 #define PERCPU_PRIV_VALUE(x, v) \
     ((__typeof__(PERCPU_PRIV_IF(sizeof(x) == 8, (uint64_t)0, (uint32_t)0)))(uintptr_t)(v))
 #define percpu_this_cpu_add(x, v) \
     (PERCPU_PRIV_OP(x, percpu_this_cpu_add)(PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, v)))
-#define percpu_this_cpu_sub(x, v) \
-    (PERCPU_PRIV_OP(x, percpu_this_cpu_add)(PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, 0 - (uintptr_t)(v))))
+#define percpu_this_cpu_sub(x, v)                                   \
+    (PERCPU_PRIV_OP(x, percpu_this_cpu_add)(PERCPU_PRIV_ADDRESS(x), \
+                                            PERCPU_PRIV_VALUE(x, 0 - (uintptr_t)(v))))
 #define percpu_this_cpu_and(x, v) \
     (PERCPU_PRIV_OP(x, percpu_this_cpu_and)(PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, v)))
 #define percpu_this_cpu_or(x, v) \
@@ -583,29 +588,32 @@ extern uint32_t percpu_priv_operand_error(const void *p, ...) PERCPU_PRIV_ERROR(
     (PERCPU_PRIV_OP(x, percpu_this_cpu_write)(PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, v)))
 #define percpu_this_cpu_read(x) \
     ((__typeof__(x))(uintptr_t)PERCPU_PRIV_OP(x, percpu_this_cpu_read)(PERCPU_PRIV_ADDRESS(x)))
-#define percpu_this_cpu_add_return(x, v)                                              \
-    ((__typeof__(x))(uintptr_t)PERCPU_PRIV_OP(x, percpu_this_cpu_add_return)(         \
+#define percpu_this_cpu_add_return(x, v)                                      \
+    ((__typeof__(x))(uintptr_t)PERCPU_PRIV_OP(x, percpu_this_cpu_add_return)( \
         PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, v)))
-#define percpu_this_cpu_xchg(x, v)                                                    \
-    ((__typeof__(x))(uintptr_t)PERCPU_PRIV_OP(x, percpu_this_cpu_xchg)(               \
-        PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, v)))
-#define percpu_this_cpu_cmpxchg(x, expected, v)                                       \
-    ((__typeof__(x))(uintptr_t)PERCPU_PRIV_OP(x, percpu_this_cpu_cmpxchg)(            \
+#define percpu_this_cpu_xchg(x, v)                                                             \
+    ((__typeof__(x))(uintptr_t)PERCPU_PRIV_OP(x, percpu_this_cpu_xchg)(PERCPU_PRIV_ADDRESS(x), \
+                                                                       PERCPU_PRIV_VALUE(x, v)))
+#define percpu_this_cpu_cmpxchg(x, expected, v)                            \
+    ((__typeof__(x))(uintptr_t)PERCPU_PRIV_OP(x, percpu_this_cpu_cmpxchg)( \
         PERCPU_PRIV_ADDRESS(x), PERCPU_PRIV_VALUE(x, expected), PERCPU_PRIV_VALUE(x, v)))
 #else
 extern "C++" {
 template <unsigned long size> struct percpu_priv_ops; /* undefined: operands have 4 or 8 bytes */
-#define PERCPU_PRIV_DEFINE_CXX(n)                                                            \
-    template <> struct percpu_priv_ops<n / 8> {                                              \
-        typedef uint##n##_t word;                                                            \
-        static void add(word *p, word v) { percpu_this_cpu_add_u##n(p, v); }                 \
-        static void and_(word *p, word v) { percpu_this_cpu_and_u##n(p, v); }                \
-        static void or_(word *p, word v) { percpu_this_cpu_or_u##n(p, v); }                  \
-        static void write(word *p, word v) { percpu_this_cpu_write_u##n(p, v); }             \
-        static word read(word *p) { return percpu_this_cpu_read_u##n(p); }                   \
+#define PERCPU_PRIV_DEFINE_CXX(n)                                                                 \
+    template <> struct percpu_priv_ops<n / 8> {                                                   \
+        typedef uint##n##_t word;                                                                 \
+        static void add(word *p, word v) { percpu_this_cpu_add_u##n(p, v); }                      \
+        static void and_(word *p, word v) { percpu_this_cpu_and_u##n(p, v); }                     \
+        static void or_(word *p, word v) { percpu_this_cpu_or_u##n(p, v); }                       \
+        static void write(word *p, word v) { percpu_this_cpu_write_u##n(p, v); }                  \
+        static word read(word *p) { return percpu_this_cpu_read_u##n(p); }                        \
         static word add_return(word *p, word v) { return percpu_this_cpu_add_return_u##n(p, v); } \
-        static word xchg(word *p, word v) { return percpu_this_cpu_xchg_u##n(p, v); }        \
-        static word cmpxchg(word *p, word e, word v) { return percpu_this_cpu_cmpxchg_u##n(p, e, v); } \
+        static word xchg(word *p, word v) { return percpu_this_cpu_xchg_u##n(p, v); }             \
+        static word cmpxchg(word *p, word e, word v)                                              \
+        {                                                                                         \
+            return percpu_this_cpu_cmpxchg_u##n(p, e, v);                                         \
+        }                                                                                         \
     };
 PERCPU_PRIV_DEFINE_CXX(32)
 #if UINTPTR_MAX > 0xffffffffu
@@ -660,7 +668,8 @@ template <typename T, typename V> inline T percpu_this_cpu_xchg(T &x, V v)
     typedef percpu_priv_operand<T> o;
     return o::decode(o::xchg(o::address(x), o::encode((T)v)));
 }
-template <typename T, typename E, typename V> inline T percpu_this_cpu_cmpxchg(T &x, E expected, V v)
+template <typename T, typename E, typename V>
+inline T percpu_this_cpu_cmpxchg(T &x, E expected, V v)
 {
     typedef percpu_priv_operand<T> o;
     return o::decode(o::cmpxchg(o::address(x), o::encode((T)expected), o::encode((T)v)));
@@ -673,8 +682,8 @@ template <typename T, typename E, typename V> inline T percpu_this_cpu_cmpxchg(T
 /* ---- [6] Counters --------------------------------------------------------------------------- */
 /*
  * A handle of a few words, ready to use when it is zero. The first add allocates the copies. Where
- * it cannot (out of memory), the amount goes to a word in the handle itself, which every sum includes:
- * no add is ever lost. Words wrap modulo 2^64, on 32-bit machines 2^32.
+ * it cannot (out of memory), the amount goes to a word in the handle itself, which every sum
+ * includes: no add is ever lost. Words wrap modulo 2^64, on 32-bit machines 2^32.
  */
 typedef uintptr_t percpu_word;
 #if UINTPTR_MAX > 0xffffffffu
@@ -726,8 +735,14 @@ static inline void percpu_counter_sub(struct percpu_counter *c, percpu_word v)
 {
     percpu_counter_add(c, 0 - v);
 }
-static inline void percpu_counter_inc(struct percpu_counter *c) { percpu_counter_add(c, 1); }
-static inline void percpu_counter_dec(struct percpu_counter *c) { percpu_counter_sub(c, 1); }
+static inline void percpu_counter_inc(struct percpu_counter *c)
+{
+    percpu_counter_add(c, 1);
+}
+static inline void percpu_counter_dec(struct percpu_counter *c)
+{
+    percpu_counter_sub(c, 1);
+}
 
 /**
  * percpu_counter_sum() - the sum of all adds.
@@ -767,13 +782,16 @@ struct percpu_counters {
     struct percpu_counters *parent;
     percpu_word *chunk[PERCPU_COUNTERS_CHUNKS]; /* copy 0 of each; NULL: not allocated yet */
     percpu_word *taken[PERCPU_COUNTERS_CHUNKS]; /* the sums at the last take, where there was one */
-    uint32_t rows;      /* as in a counter */
-    uint32_t children;  /* sets whose parent this is */
+    uint32_t rows;                              /* as in a counter */
+    uint32_t children;                          /* sets whose parent this is */
     percpu_word unplaced; /* amounts that found no memory: see percpu_counters_add() */
 };
 
 /* For a static set: struct percpu_counters s = PERCPU_COUNTERS_INIT(n, flags). It has no parent. */
-#define PERCPU_COUNTERS_INIT(n, flags) {(n), (flags), 0, {0}, {0}, 0, 0, 0}
+#define PERCPU_COUNTERS_INIT(n, flags)     \
+    {                                      \
+        (n), (flags), 0, {0}, {0}, 0, 0, 0 \
+    }
 
 /**
  * percpu_counters_init() - make a set of @n events that are all 0.
@@ -792,8 +810,8 @@ static PERCPU_PRIV_COLD int percpu_counters_init(struct percpu_counters *set, un
  */
 static PERCPU_PRIV_COLD int percpu_counters_destroy(struct percpu_counters *set);
 
-static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters *set, unsigned event,
-                                                          percpu_word v);
+static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters *set,
+                                                          unsigned event, percpu_word v);
 
 /**
  * percpu_counters_add() - add to an event of a set and of all its ancestors.
@@ -807,9 +825,10 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters
 static inline void percpu_counters_add(struct percpu_counters *set, unsigned event, percpu_word v)
 {
     for (; set; set = set->parent) {
-        percpu_word *chunk = event < set->n ? __atomic_load_n(&set->chunk[event / PERCPU_COUNTERS_CHUNK],
-                                                              __ATOMIC_RELAXED)
-                                            : (percpu_word *)0;
+        percpu_word *chunk =
+            event < set->n
+                ? __atomic_load_n(&set->chunk[event / PERCPU_COUNTERS_CHUNK], __ATOMIC_RELAXED)
+                : (percpu_word *)0;
         percpu_word *word = chunk + event % PERCPU_COUNTERS_CHUNK;
         uint32_t rows = __atomic_load_n(&set->rows, __ATOMIC_RELAXED);
         (void)rows;
@@ -824,8 +843,12 @@ static inline void percpu_counters_inc(struct percpu_counters *set, unsigned eve
     percpu_counters_add(set, event, 1);
 }
 
-/* percpu_counters_sum() - one event's sum; as percpu_counter_sum(). 0 for an event it does not have. */
-static PERCPU_PRIV_OUTLINE percpu_word percpu_counters_sum(struct percpu_counters *set, unsigned event);
+/*
+ * percpu_counters_sum() - one event's sum; as percpu_counter_sum(). 0 for an event it does not
+ * have.
+ */
+static PERCPU_PRIV_OUTLINE percpu_word percpu_counters_sum(struct percpu_counters *set,
+                                                           unsigned event);
 
 /**
  * percpu_counters_snapshot() - the sums of all events at once.
@@ -834,7 +857,8 @@ static PERCPU_PRIV_OUTLINE percpu_word percpu_counters_sum(struct percpu_counter
  * Each sum is as percpu_counter_sum() gives it; sums of different events are not of one instant.
  * Context: any. Cost: near that of reading the rows from memory; vectorised at -O3.
  */
-static PERCPU_PRIV_OUTLINE void percpu_counters_snapshot(struct percpu_counters *set, percpu_word *out);
+static PERCPU_PRIV_OUTLINE void percpu_counters_snapshot(struct percpu_counters *set,
+                                                         percpu_word *out);
 
 /**
  * percpu_counters_take() - for each event, what was added since the last take of this set.
@@ -885,7 +909,8 @@ static inline struct percpu_tscp percpu_tscp_approx(void);
  * A value that many threads set, of which the last counts. Each CPU writes its own row: the idle
  * one of two buffers, then the sequence number that makes it the live one. The time is read
  * inside the section, so a value that was delayed cannot look fresh. get() takes the row of the
- * latest time. Zeroed is ready to use. (Where CPUs' clocks are not synchronised, "latest" is as good as they are.)
+ * latest time. Zeroed is ready to use. (Where CPUs' clocks are not synchronised, "latest" is as
+ * good as they are.)
  */
 struct percpu_priv_gauge_row {
     struct percpu_rseq_stamped stamped;
@@ -898,7 +923,10 @@ struct percpu_gauge {
     struct percpu_priv_gauge_row spill; /* sets that found no memory */
 };
 
-/* percpu_gauge_init() - set to "never set" and allocate now. Return: 0; -1 with errno ENOMEM, usable. */
+/*
+ * percpu_gauge_init() - set to "never set" and allocate now. Return: 0; -1 with errno ENOMEM,
+ * usable.
+ */
 static PERCPU_PRIV_COLD int percpu_gauge_init(struct percpu_gauge *g);
 
 /* percpu_gauge_destroy() - free a gauge that nobody uses any more. It is zero and usable again. */
@@ -910,8 +938,8 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_slow(struct percpu_gauge *g, u
  * percpu_gauge_set() - set the gauge.
  *
  * Order: release: who gets the value sees what was written before it was set.
- * Context: any. errno is preserved. In a handler that interrupted a fallback set() it may take effect
- * before that one. Cost: one ordered read of the clock and a section.
+ * Context: any. errno is preserved. In a handler that interrupted a fallback set() it may take
+ * effect before that one. Cost: one ordered read of the clock and a section.
  */
 static inline void percpu_gauge_set(struct percpu_gauge *g, double value)
 {
@@ -922,7 +950,8 @@ static inline void percpu_gauge_set(struct percpu_gauge *g, double value)
     __builtin_memcpy(&bits, &value, sizeof bits);
     (void)rows;
     (void)seq;
-    if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_SECTION(publish, &base->stamped, bits, rows, &seq)))
+    if (PERCPU_PRIV_UNLIKELY(!base ||
+                             !PERCPU_PRIV_SECTION(publish, &base->stamped, bits, rows, &seq)))
         percpu_priv_gauge_slow(g, bits);
 }
 
@@ -949,13 +978,13 @@ static PERCPU_PRIV_OUTLINE int percpu_gauge_get(struct percpu_gauge *g, double *
 struct percpu_freelist {
     struct percpu_rseq_list *base;
     uint32_t rows;
-    uint32_t next;  /* offset of the link in a node */
-    void *spill;    /* nodes that found no row */
+    uint32_t next; /* offset of the link in a node */
+    void *spill;   /* nodes that found no row */
 };
 
 /**
  * percpu_freelist_init() - make an empty list and allocate it now.
- * @next: offset in bytes, in each node, of a void * that the list may use; PERCPU_LINK(type, member).
+ * @next: offset in bytes, in each node, of a void * for the list to use: PERCPU_LINK(type, member).
  *
  * Return: 0; -1 with errno ENOMEM, and the list is usable.
  */
@@ -975,7 +1004,8 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_pop_slow(struct percpu_freelist *li
 /**
  * percpu_freelist_push() - put a node on this CPU's list.
  *
- * Order: compiler barrier. A pop on the same CPU, or a drain, sees what was written to the node before.
+ * Order: compiler barrier. A pop on the same CPU, or a drain, sees what was written to the node
+ * before.
  * Context: any. errno is preserved. Cost: a section of 9 instructions.
  */
 static inline void percpu_freelist_push(struct percpu_freelist *list, void *node)
@@ -1008,25 +1038,29 @@ static inline void *percpu_freelist_pop(struct percpu_freelist *list)
  * percpu_freelist_drain() - take all nodes of a CPU, linked through their links, NULL at the end.
  * @chain: the first node, or NULL.
  *
- * With every CPU below percpu_nr_cpus() in turn, all nodes: each call also takes the fallback's row of
- * that number, and the nodes that found no row.
+ * With every CPU below percpu_nr_cpus() in turn, all nodes: each call also takes the fallback's
+ * row of that number, and the nodes that found no row.
  *
- * Return: 0; -1 with errno from percpu_fence_cpu(), EINVAL for a CPU that the list has no row for, or
- * EAGAIN if another thread is draining it; *chain is then still valid, and may hold the fallback's nodes.
+ * Return: 0; -1 with errno from percpu_fence_cpu(), EINVAL for a CPU that the list has no row for,
+ * or EAGAIN if another thread is draining it; *chain is then still valid, and may hold the
+ * fallback's nodes.
  * Context: not in a signal handler. Cost: percpu_fence_cpu().
  */
-static PERCPU_PRIV_COLD int percpu_freelist_drain(struct percpu_freelist *list, unsigned cpu, void **chain);
+static PERCPU_PRIV_COLD int percpu_freelist_drain(struct percpu_freelist *list, unsigned cpu,
+                                                  void **chain);
 
 /* ---- [11] Crossing CPUs --------------------------------------------------------------------- */
 
 /**
- * percpu_fence_cpu() - wait until every section that was running on a CPU has committed or restarted.
+ * percpu_fence_cpu() - wait until every section that was running on a CPU has committed or
+ * restarted.
  *
  * What this thread wrote before, sections there see afterwards; what sections there wrote
  * before, this thread sees afterwards.
  *
- * By membarrier's rseq command (Linux 5.10). Where it is missing or refused, this thread visits the CPU
- * (its affinity is changed and restored, which a concurrent change from outside may upset).
+ * By membarrier's rseq command (Linux 5.10). Where it is missing or refused, this thread visits
+ * the CPU (its affinity is changed and restored, which a concurrent change from outside may
+ * upset).
  *
  * Return: 0; -1 with errno EINVAL for a CPU that cannot exist, or that of the refused
  * sched_setaffinity (EINVAL: the CPU is not this thread's to visit; EPERM: a sandbox).
@@ -1084,11 +1118,14 @@ struct percpu_priv_processor {
 extern void __stdcall percpu_priv_processor_number(struct percpu_priv_processor *out) __asm__(
     "GetCurrentProcessorNumberEx");
 extern uint16_t __stdcall percpu_priv_groups(void) __asm__("GetMaximumProcessorGroupCount");
-extern uint32_t __stdcall percpu_priv_processors(uint16_t group) __asm__("GetMaximumProcessorCount");
-extern int __stdcall percpu_priv_performance_counter(uint64_t *t) __asm__("QueryPerformanceCounter");
+extern uint32_t __stdcall percpu_priv_processors(uint16_t group) __asm__(
+    "GetMaximumProcessorCount");
+extern int __stdcall percpu_priv_performance_counter(uint64_t *t) __asm__(
+    "QueryPerformanceCounter");
 extern void *__stdcall percpu_priv_virtual_alloc(void *at, size_t size, uint32_t type,
                                                  uint32_t protect) __asm__("VirtualAlloc");
-extern int __stdcall percpu_priv_virtual_free(void *at, size_t size, uint32_t type) __asm__("VirtualFree");
+extern int __stdcall percpu_priv_virtual_free(void *at, size_t size,
+                                              uint32_t type) __asm__("VirtualFree");
 #endif
 
 /* The system's own answer, slow but always there; 0 where it has none. */
@@ -1219,7 +1256,8 @@ static PERCPU_PRIV_COLD int percpu_priv_release_broken(const char *release)
     int i = 0;
     for (const char *s = release; *s && i < 4; s++) {
         if (*s >= '0' && *s <= '9') {
-            v[i] = (s == release || s[-1] < '0' || s[-1] > '9' ? 0 : v[i] * 10) + (unsigned)(*s - '0');
+            v[i] =
+                (s == release || s[-1] < '0' || s[-1] > '9' ? 0 : v[i] * 10) + (unsigned)(*s - '0');
         } else if (*s == '.' && i < 2) {
             i++;
         } else if (*s == '-' && s[1] == 'r' && s[2] == 'c' && s[3] >= '0' && s[3] <= '9') {
@@ -1315,7 +1353,8 @@ static PERCPU_PRIV_COLD void percpu_priv_find_area(void)
 
 static inline long percpu_priv_rseq(void *area, unsigned length, int flags)
 {
-    return percpu_priv_syscall(PERCPU_RSEQ_SYSCALL, area, (uint32_t)length, flags, PERCPU_RSEQ_SIGNATURE);
+    return percpu_priv_syscall(PERCPU_RSEQ_SYSCALL, area, (uint32_t)length, flags,
+                               PERCPU_RSEQ_SIGNATURE);
 }
 
 static inline void *percpu_priv_area(void)
@@ -1323,7 +1362,8 @@ static inline void *percpu_priv_area(void)
 #if PERCPU_RSEQ_OFFSET_FROM_OWN
     return (char *)percpu_priv_thread() + percpu_priv_state.from_own;
 #else
-    return percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + percpu_priv_state.from_tp - PERCPU_RSEQ_CPU_ID_OFFSET;
+    return percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + percpu_priv_state.from_tp -
+           PERCPU_RSEQ_CPU_ID_OFFSET;
 #endif
 }
 
@@ -1339,10 +1379,22 @@ static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_refusal(int error)
 
 #ifdef __GLIBC__
 /* glibc keeps static TLS until the kernel has let go of the thread: nothing to give back. */
-static inline int percpu_priv_may_register(void) { return 1; }
-static inline int percpu_priv_arm_exit_hook(struct percpu_rseq_thread *t) { (void)t; return 1; }
+static inline int percpu_priv_may_register(void)
+{
+    return 1;
+}
+static inline int percpu_priv_arm_exit_hook(struct percpu_rseq_thread *t)
+{
+    (void)t;
+    return 1;
+}
 #else
-enum percpu_priv_hook_state { PERCPU_PRIV_NO_HOOK, PERCPU_PRIV_MAKING_HOOK, PERCPU_PRIV_HOOK, PERCPU_PRIV_HOOK_FAILED };
+enum percpu_priv_hook_state {
+    PERCPU_PRIV_NO_HOOK,
+    PERCPU_PRIV_MAKING_HOOK,
+    PERCPU_PRIV_HOOK,
+    PERCPU_PRIV_HOOK_FAILED
+};
 
 /* The thread is on its way out, and its memory may be unmapped before its last system call. */
 static PERCPU_PRIV_COLD void percpu_priv_at_thread_exit(void *thread)
@@ -1365,8 +1417,8 @@ static PERCPU_PRIV_COLD int percpu_priv_make_hook(void)
                                     __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
         int failed = pthread_key_create(&key, percpu_priv_at_thread_exit);
         percpu_priv_state.key = failed ? 0 : (unsigned)key;
-        __atomic_store_n(&percpu_priv_state.hook, failed ? PERCPU_PRIV_HOOK_FAILED : PERCPU_PRIV_HOOK,
-                         __ATOMIC_RELEASE);
+        __atomic_store_n(&percpu_priv_state.hook,
+                         failed ? PERCPU_PRIV_HOOK_FAILED : PERCPU_PRIV_HOOK, __ATOMIC_RELEASE);
     }
     return __atomic_load_n(&percpu_priv_state.hook, __ATOMIC_ACQUIRE);
 }
@@ -1386,8 +1438,8 @@ static PERCPU_PRIV_COLD int percpu_priv_may_register(void)
 
 static PERCPU_PRIV_COLD int percpu_priv_arm_exit_hook(struct percpu_rseq_thread *t)
 {
-    return percpu_priv_make_hook() == PERCPU_PRIV_HOOK
-           && pthread_setspecific((pthread_key_t)percpu_priv_state.key, t) == 0;
+    return percpu_priv_make_hook() == PERCPU_PRIV_HOOK &&
+           pthread_setspecific((pthread_key_t)percpu_priv_state.key, t) == 0;
 }
 #endif
 
@@ -1509,7 +1561,10 @@ static PERCPU_PRIV_COLD int percpu_thread_register(void)
 {
 #if PERCPU_RSEQ_PORTED && !defined(PERCPU_NO_REGISTER)
     if (!percpu_priv_enter()) {
-        /* The caller vouches that this thread is not exiting: try in spite of disabled cancellation. */
+        /*
+         * The caller vouches that this thread is not exiting: try in spite of disabled
+         * cancellation.
+         */
         struct percpu_rseq_thread *t = percpu_priv_thread();
         int saved = errno;
         if (percpu_priv_obstacle(t) == PERCPU_REASON_EXITING && t->state == PERCPU_PRIV_FRESH)
@@ -1615,10 +1670,12 @@ static PERCPU_PRIV_COLD const char *percpu_reason_text(enum percpu_reason reason
         return "a sandbox refuses the rseq system call, so operations are atomics; "
                "allow rseq in its seccomp policy";
     case PERCPU_REASON_LIBC_DISABLED:
-        return "libc does not register rseq and PERCPU_NO_REGISTER forbids this library to, so operations "
+        return "libc does not register rseq and PERCPU_NO_REGISTER forbids this library to, so "
+               "operations "
                "are atomics; drop PERCPU_NO_REGISTER, or glibc.pthread.rseq=0 from GLIBC_TUNABLES";
     case PERCPU_REASON_OTHER_OWNER:
-        return "another library registered this thread's rseq area and does not share it, so operations are "
+        return "another library registered this thread's rseq area and does not share it, so "
+               "operations are "
                "atomics; turn rseq off in that library, or let it use __rseq_offset";
     case PERCPU_REASON_KERNEL_BROKEN:
         return "this arm64 kernel does not restart sections reliably, so operations are atomics; "
@@ -1627,25 +1684,32 @@ static PERCPU_PRIV_COLD const char *percpu_reason_text(enum percpu_reason reason
         return "there are no critical sections for this processor yet, so operations are atomics; "
                "see the porting checklist in rseq_abi.h";
     case PERCPU_REASON_EXITING:
-        return "this thread is exiting, or has cancellation disabled so that it looks so, and its operations "
+        return "this thread is exiting, or has cancellation disabled so that it looks so, and its "
+               "operations "
                "are atomics; if it is not, call percpu_thread_register()";
     case PERCPU_REASON_ID_RANGE:
-        return "this thread is on a CPU that /sys/devices/system/cpu/possible does not list, so operations "
+        return "this thread is on a CPU that /sys/devices/system/cpu/possible does not list, so "
+               "operations "
                "there are atomics; show the real file to the process at its start";
     case PERCPU_REASON_NOT_MAINTAINED:
-        return "libc has an rseq area but did not register it in this thread, so operations are atomics; "
+        return "libc has an rseq area but did not register it in this thread, so operations are "
+               "atomics; "
                "create the thread with pthread_create, and do not operate in a vfork child";
     case PERCPU_REASON_DISABLED:
         return "this program was built without critical sections, so operations are atomics; "
                "build without PERCPU_FORCE_FALLBACK and PERCPU_NO_LINUX, on Linux";
     case PERCPU_REASON_UNREGISTERED:
-        return "percpu_thread_unregister() was called in this thread, so its operations are atomics; "
+        return "percpu_thread_unregister() was called in this thread, so its operations are "
+               "atomics; "
                "use a new thread";
     case PERCPU_REASON_NO_STATIC_TLS:
-        return "this plugin was loaded where thread-local memory has no fixed place, so its operations are "
-               "atomics; link it at program start, or include percpu.h in the program and link that with -rdynamic";
+        return "this plugin was loaded where thread-local memory has no fixed place, so its "
+               "operations are "
+               "atomics; link it at program start, or include percpu.h in the program and link "
+               "that with -rdynamic";
     case PERCPU_REASON_NO_EXIT_HOOK:
-        return "no pthread key is left to give the rseq area back with at thread exit, so operations are "
+        return "no pthread key is left to give the rseq area back with at thread exit, so "
+               "operations are "
                "atomics; use fewer thread-specific-data keys";
     }
     return "unknown reason; the program and this header are of different versions, so rebuild both";
@@ -1733,7 +1797,8 @@ static inline size_t percpu_priv_ctz(percpu_word bits)
 }
 static inline struct percpu_priv_arena *percpu_priv_arena_of(const void *p)
 {
-    return (struct percpu_priv_arena *)(((uintptr_t)p & ~(PERCPU_STRIDE - 1)) - PERCPU_PRIV_ARENA_SIZE);
+    return (struct percpu_priv_arena *)(((uintptr_t)p & ~(PERCPU_STRIDE - 1)) -
+                                        PERCPU_PRIV_ARENA_SIZE);
 }
 static inline char *percpu_priv_rows_of(struct percpu_priv_arena *a)
 {
@@ -1756,7 +1821,8 @@ static PERCPU_PRIV_COLD void *percpu_priv_map(size_t size)
     if (at == MAP_FAILED)
         return (void *)0;
 #if defined(__linux__)
-    (void)percpu_priv_syscall(SYS_madvise, at, size, 15); /* MADV_NOHUGEPAGE: untouched rows stay free */
+    (void)percpu_priv_syscall(SYS_madvise, at, size,
+                              15); /* MADV_NOHUGEPAGE: untouched rows stay free */
 #endif
     return at;
 #endif
@@ -1805,7 +1871,8 @@ static PERCPU_PRIV_COLD struct percpu_priv_arena *percpu_priv_arena_new(void **a
 static inline percpu_word percpu_priv_mask(size_t w, size_t g, size_t n)
 {
     size_t from = g > w * PERCPU_PRIV_BITS ? g - w * PERCPU_PRIV_BITS : 0;
-    size_t to = g + n < (w + 1) * PERCPU_PRIV_BITS ? g + n - w * PERCPU_PRIV_BITS : PERCPU_PRIV_BITS;
+    size_t to =
+        g + n < (w + 1) * PERCPU_PRIV_BITS ? g + n - w * PERCPU_PRIV_BITS : PERCPU_PRIV_BITS;
     return (~(percpu_word)0 << from) & (~(percpu_word)0 >> (PERCPU_PRIV_BITS - to));
 }
 
@@ -1831,10 +1898,12 @@ static PERCPU_PRIV_OUTLINE int percpu_priv_claim(struct percpu_priv_arena *a, si
 }
 
 /* The first granule at or after @g, below @end, that is in use; @end if none is. */
-static PERCPU_PRIV_OUTLINE size_t percpu_priv_next_used(struct percpu_priv_arena *a, size_t g, size_t end)
+static PERCPU_PRIV_OUTLINE size_t percpu_priv_next_used(struct percpu_priv_arena *a, size_t g,
+                                                        size_t end)
 {
     while (g < end) {
-        percpu_word bits = PERCPU_PRIV_LOAD(a->used[g / PERCPU_PRIV_BITS]) >> (g % PERCPU_PRIV_BITS);
+        percpu_word bits =
+            PERCPU_PRIV_LOAD(a->used[g / PERCPU_PRIV_BITS]) >> (g % PERCPU_PRIV_BITS);
         if (bits)
             return g + percpu_priv_ctz(bits) < end ? g + percpu_priv_ctz(bits) : end;
         g += PERCPU_PRIV_BITS - g % PERCPU_PRIV_BITS;
@@ -1843,14 +1912,16 @@ static PERCPU_PRIV_OUTLINE size_t percpu_priv_next_used(struct percpu_priv_arena
 }
 
 /* Claim @n granules, a multiple of @align from row start, at or after @g; return where, or all. */
-static PERCPU_PRIV_OUTLINE size_t percpu_priv_search(struct percpu_priv_arena *a, size_t g, size_t n, size_t align)
+static PERCPU_PRIV_OUTLINE size_t percpu_priv_search(struct percpu_priv_arena *a, size_t g,
+                                                     size_t n, size_t align)
 {
     for (g = (g + align - 1) & ~(align - 1); g + n <= PERCPU_PRIV_GRANULES;) {
         size_t used = percpu_priv_next_used(a, g, g + n);
         if (used == g + n && percpu_priv_claim(a, g, n))
             return g;
         if (used < g + n) { /* skip the run of used granules */
-            percpu_word ones = ~(PERCPU_PRIV_LOAD(a->used[used / PERCPU_PRIV_BITS]) >> (used % PERCPU_PRIV_BITS));
+            percpu_word ones =
+                ~(PERCPU_PRIV_LOAD(a->used[used / PERCPU_PRIV_BITS]) >> (used % PERCPU_PRIV_BITS));
             g = used + (ones ? percpu_priv_ctz(ones) : PERCPU_PRIV_BITS);
             g = (g + align - 1) & ~(align - 1);
         }
@@ -1858,7 +1929,8 @@ static PERCPU_PRIV_OUTLINE size_t percpu_priv_search(struct percpu_priv_arena *a
     return PERCPU_PRIV_GRANULES;
 }
 
-static PERCPU_PRIV_OUTLINE void *percpu_priv_take(struct percpu_priv_arena *a, size_t n, size_t align)
+static PERCPU_PRIV_OUTLINE void *percpu_priv_take(struct percpu_priv_arena *a, size_t n,
+                                                  size_t align)
 {
     size_t hint = PERCPU_PRIV_LOAD(a->hint), g = PERCPU_PRIV_GRANULES;
     if (PERCPU_PRIV_LOAD(a->free) < n)
@@ -1871,15 +1943,19 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_take(struct percpu_priv_arena *a, s
     if (n == 1)
         PERCPU_PRIV_STORE(a->hint, (uint32_t)g + 1 < PERCPU_PRIV_GRANULES ? (uint32_t)g + 1 : 0);
     (void)__atomic_fetch_sub(&a->free, (uint32_t)n, __ATOMIC_RELAXED);
-    (void)__atomic_fetch_or(&a->last[(g + n - 1) / PERCPU_PRIV_BITS], (percpu_word)1 << (g + n - 1) % PERCPU_PRIV_BITS, __ATOMIC_RELAXED);
-    (void)__atomic_fetch_or(&a->first[g / PERCPU_PRIV_BITS], (percpu_word)1 << g % PERCPU_PRIV_BITS, __ATOMIC_RELEASE);
+    (void)__atomic_fetch_or(&a->last[(g + n - 1) / PERCPU_PRIV_BITS],
+                            (percpu_word)1 << (g + n - 1) % PERCPU_PRIV_BITS, __ATOMIC_RELAXED);
+    (void)__atomic_fetch_or(&a->first[g / PERCPU_PRIV_BITS], (percpu_word)1 << g % PERCPU_PRIV_BITS,
+                            __ATOMIC_RELEASE);
     return percpu_priv_rows_of(a) + g * 8;
 }
 
 /* From the arena that served last, then all others. */
-static PERCPU_PRIV_OUTLINE void *percpu_priv_take_any(struct percpu_priv_arena *head, size_t n, size_t align)
+static PERCPU_PRIV_OUTLINE void *percpu_priv_take_any(struct percpu_priv_arena *head, size_t n,
+                                                      size_t align)
 {
-    struct percpu_priv_arena *start = __atomic_load_n(&percpu_priv_state.hint, __ATOMIC_ACQUIRE), *a;
+    struct percpu_priv_arena *start = __atomic_load_n(&percpu_priv_state.hint, __ATOMIC_ACQUIRE),
+                             *a;
     void *p = (void *)0;
     for (a = start; a && !p; a = p ? a : a->next)
         p = percpu_priv_take(a, n, align);
@@ -1894,10 +1970,12 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_take_any(struct percpu_priv_arena *
 static PERCPU_PRIV_OUTLINE void *percpu_alloc(size_t size, size_t align)
 {
     size_t n = (size + 7) / 8, granules = align > 8 ? align / 8 : 1, mapped;
-    struct percpu_priv_arena *head = __atomic_load_n(&percpu_priv_state.arenas, __ATOMIC_ACQUIRE), *seen, *a;
+    struct percpu_priv_arena *head = __atomic_load_n(&percpu_priv_state.arenas, __ATOMIC_ACQUIRE),
+                             *seen, *a;
     void *p, *mapping;
     int saved = errno;
-    if (size == 0 || size > PERCPU_STRIDE || align == 0 || align > PERCPU_STRIDE || (align & (align - 1))) {
+    if (size == 0 || size > PERCPU_STRIDE || align == 0 || align > PERCPU_STRIDE ||
+        (align & (align - 1))) {
         errno = EINVAL;
         return (void *)0;
     }
@@ -1914,16 +1992,17 @@ static PERCPU_PRIV_OUTLINE void *percpu_alloc(size_t size, size_t align)
     } else {
         uintptr_t at = (uintptr_t)a, low = PERCPU_PRIV_LOAD(percpu_priv_state.lowest),
                   high = PERCPU_PRIV_LOAD(percpu_priv_state.highest);
-        while ((!low || at < low)
-               && !__atomic_compare_exchange_n(&percpu_priv_state.lowest, &low, at, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        while ((!low || at < low) &&
+               !__atomic_compare_exchange_n(&percpu_priv_state.lowest, &low, at, 1,
+                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED))
             ;
-        while (at > high
-               && !__atomic_compare_exchange_n(&percpu_priv_state.highest, &high, at, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        while (at > high && !__atomic_compare_exchange_n(&percpu_priv_state.highest, &high, at, 1,
+                                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
             ;
         p = percpu_priv_take(a, n, granules);
         a->next = seen;
-        while (!__atomic_compare_exchange_n(&percpu_priv_state.arenas, &a->next, a, 1, __ATOMIC_RELEASE,
-                                            __ATOMIC_RELAXED))
+        while (!__atomic_compare_exchange_n(&percpu_priv_state.arenas, &a->next, a, 1,
+                                            __ATOMIC_RELEASE, __ATOMIC_RELAXED))
             ;
         __atomic_store_n(&percpu_priv_state.hint, a, __ATOMIC_RELEASE);
     }
@@ -1943,7 +2022,8 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_zero(char *copy, size_t size)
 /* An arena that nobody has an object in: give its pages back. */
 static PERCPU_PRIV_COLD void percpu_priv_trim(struct percpu_priv_arena *a)
 {
-    if (a == PERCPU_PRIV_LOAD(percpu_priv_state.hint) || !percpu_priv_claim(a, 0, PERCPU_PRIV_GRANULES))
+    if (a == PERCPU_PRIV_LOAD(percpu_priv_state.hint) ||
+        !percpu_priv_claim(a, 0, PERCPU_PRIV_GRANULES))
         return;
     (void)percpu_priv_discard(percpu_priv_rows_of(a), (size_t)2 * a->rows * PERCPU_STRIDE);
     percpu_priv_release(a, 0, PERCPU_PRIV_GRANULES);
@@ -1968,9 +2048,10 @@ static PERCPU_PRIV_OUTLINE int percpu_free(void *p)
     percpu_word bit = (percpu_word)1 << g % PERCPU_PRIV_BITS;
     if (!p)
         return 0;
-    if ((uintptr_t)p % 8 || (uintptr_t)a < PERCPU_PRIV_LOAD(percpu_priv_state.lowest)
-        || (uintptr_t)a > PERCPU_PRIV_LOAD(percpu_priv_state.highest) || a->magic != PERCPU_PRIV_MAGIC
-        || !(__atomic_fetch_and(&a->first[g / PERCPU_PRIV_BITS], ~bit, __ATOMIC_ACQ_REL) & bit)) {
+    if ((uintptr_t)p % 8 || (uintptr_t)a < PERCPU_PRIV_LOAD(percpu_priv_state.lowest) ||
+        (uintptr_t)a > PERCPU_PRIV_LOAD(percpu_priv_state.highest) ||
+        a->magic != PERCPU_PRIV_MAGIC ||
+        !(__atomic_fetch_and(&a->first[g / PERCPU_PRIV_BITS], ~bit, __ATOMIC_ACQ_REL) & bit)) {
         errno = EINVAL;
         return -1;
     }
@@ -1981,7 +2062,8 @@ static PERCPU_PRIV_OUTLINE int percpu_free(void *p)
         if (end - g < PERCPU_PRIV_GRANULES || !percpu_priv_discard(copy, PERCPU_STRIDE))
             percpu_priv_zero(copy, (end - g) * 8);
     }
-    (void)__atomic_fetch_and(&a->last[(end - 1) / PERCPU_PRIV_BITS], ~((percpu_word)1 << (end - 1) % PERCPU_PRIV_BITS), __ATOMIC_RELAXED);
+    (void)__atomic_fetch_and(&a->last[(end - 1) / PERCPU_PRIV_BITS],
+                             ~((percpu_word)1 << (end - 1) % PERCPU_PRIV_BITS), __ATOMIC_RELAXED);
     percpu_priv_release(a, g, end - g);
     if (g < PERCPU_PRIV_LOAD(a->hint))
         PERCPU_PRIV_STORE(a->hint, (uint32_t)g);
@@ -2070,20 +2152,19 @@ static PERCPU_PRIV_COLD void percpu_counter_destroy(struct percpu_counter *c)
 static PERCPU_PRIV_OUTLINE percpu_word percpu_priv_sum(percpu_word *base)
 {
     percpu_word sum = 0, *copy;
-    percpu_for_each_copy(base, copy)
-        sum += PERCPU_PRIV_LOAD(*copy);
+    percpu_for_each_copy(base, copy) sum += PERCPU_PRIV_LOAD(*copy);
     return sum;
 }
 
 /* What a sum grew by since the last take. Its caller knows how to sum. */
-#define PERCPU_PRIV_TAKE(taken, sum)                                                         \
-    __extension__({                                                                          \
-        percpu_word percpu_priv_old = PERCPU_PRIV_LOAD(taken), percpu_priv_new;              \
-        do                                                                                   \
-            percpu_priv_new = (sum);                                                         \
-        while (!__atomic_compare_exchange_n(&(taken), &percpu_priv_old, percpu_priv_new, 0,  \
-                                            __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));            \
-        percpu_priv_new - percpu_priv_old;                                                   \
+#define PERCPU_PRIV_TAKE(taken, sum)                                                        \
+    __extension__({                                                                         \
+        percpu_word percpu_priv_old = PERCPU_PRIV_LOAD(taken), percpu_priv_new;             \
+        do                                                                                  \
+            percpu_priv_new = (sum);                                                        \
+        while (!__atomic_compare_exchange_n(&(taken), &percpu_priv_old, percpu_priv_new, 0, \
+                                            __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));           \
+        percpu_priv_new - percpu_priv_old;                                                  \
     })
 
 static PERCPU_PRIV_OUTLINE percpu_word percpu_counter_sum(struct percpu_counter *c)
@@ -2106,28 +2187,32 @@ static inline size_t percpu_priv_chunk_words(const struct percpu_counters *set, 
     return set->n - first < PERCPU_COUNTERS_CHUNK ? set->n - first : PERCPU_COUNTERS_CHUNK;
 }
 
-static PERCPU_PRIV_OUTLINE percpu_word *percpu_priv_chunk(struct percpu_counters *set, percpu_word **slot,
-                                                          size_t i)
+static PERCPU_PRIV_OUTLINE percpu_word *percpu_priv_chunk(struct percpu_counters *set,
+                                                          percpu_word **slot, size_t i)
 {
-    return (percpu_word *)percpu_priv_base(slot, &set->rows, percpu_priv_chunk_words(set, i) * sizeof **slot);
+    return (percpu_word *)percpu_priv_base(slot, &set->rows,
+                                           percpu_priv_chunk_words(set, i) * sizeof **slot);
 }
 
-static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters *set, unsigned event,
-                                                          percpu_word v)
+static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters *set,
+                                                          unsigned event, percpu_word v)
 {
     int saved = errno;
     percpu_word *word;
     if (event >= set->n)
         return;
-    word = percpu_priv_chunk(set, &set->chunk[event / PERCPU_COUNTERS_CHUNK], event / PERCPU_COUNTERS_CHUNK);
+    word = percpu_priv_chunk(set, &set->chunk[event / PERCPU_COUNTERS_CHUNK],
+                             event / PERCPU_COUNTERS_CHUNK);
     if (!word) {
         (void)__atomic_fetch_add(&set->unplaced, v, __ATOMIC_RELAXED);
     } else {
         word += event % PERCPU_COUNTERS_CHUNK;
         if (set->flags & PERCPU_COUNTERS_SHARED)
             (void)__atomic_fetch_add(word, v, __ATOMIC_RELAXED);
-        else if (!percpu_priv_enter() || !PERCPU_PRIV_ADD_WORD(word, v, PERCPU_PRIV_LOAD(set->rows)))
-            (void)__atomic_fetch_add((percpu_word *)PERCPU_PRIV_SECOND_BANK(word), v, __ATOMIC_RELAXED);
+        else if (!percpu_priv_enter() ||
+                 !PERCPU_PRIV_ADD_WORD(word, v, PERCPU_PRIV_LOAD(set->rows)))
+            (void)__atomic_fetch_add((percpu_word *)PERCPU_PRIV_SECOND_BANK(word), v,
+                                     __ATOMIC_RELAXED);
     }
     errno = saved;
 }
@@ -2178,11 +2263,13 @@ static PERCPU_PRIV_COLD int percpu_counters_destroy(struct percpu_counters *set)
     return 0;
 }
 
-static PERCPU_PRIV_OUTLINE percpu_word percpu_counters_sum(struct percpu_counters *set, unsigned event)
+static PERCPU_PRIV_OUTLINE percpu_word percpu_counters_sum(struct percpu_counters *set,
+                                                           unsigned event)
 {
-    percpu_word *chunk = event < set->n ? __atomic_load_n(&set->chunk[event / PERCPU_COUNTERS_CHUNK],
-                                                          __ATOMIC_ACQUIRE)
-                                        : (percpu_word *)0;
+    percpu_word *chunk =
+        event < set->n
+            ? __atomic_load_n(&set->chunk[event / PERCPU_COUNTERS_CHUNK], __ATOMIC_ACQUIRE)
+            : (percpu_word *)0;
     return chunk ? percpu_priv_sum(chunk + event % PERCPU_COUNTERS_CHUNK) : 0;
 }
 
@@ -2201,7 +2288,8 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_add_row(percpu_word *__restrict out,
 #endif
 }
 
-static PERCPU_PRIV_OUTLINE void percpu_counters_snapshot(struct percpu_counters *set, percpu_word *out)
+static PERCPU_PRIV_OUTLINE void percpu_counters_snapshot(struct percpu_counters *set,
+                                                         percpu_word *out)
 {
     for (size_t i = 0; i * PERCPU_COUNTERS_CHUNK < set->n; i++, out += PERCPU_COUNTERS_CHUNK) {
         percpu_word *chunk = __atomic_load_n(&set->chunk[i], __ATOMIC_ACQUIRE), *copy;
@@ -2210,8 +2298,7 @@ static PERCPU_PRIV_OUTLINE void percpu_counters_snapshot(struct percpu_counters 
         if (chunk && set->flags & PERCPU_COUNTERS_SHARED)
             percpu_priv_add_row(out, chunk, n);
         else if (chunk)
-            percpu_for_each_copy(chunk, copy)
-                percpu_priv_add_row(out, copy, n);
+            percpu_for_each_copy(chunk, copy) percpu_priv_add_row(out, copy, n);
     }
 }
 
@@ -2319,7 +2406,8 @@ static inline struct percpu_tscp percpu_tscp(void)
         return t;
     }
 #endif
-    (void)percpu_priv_ticks_ordered(); /* everything earlier is done; the section reads later still */
+    (void)
+        percpu_priv_ticks_ordered(); /* everything earlier is done; the section reads later still */
     return percpu_tscp_approx();
 }
 
@@ -2332,7 +2420,10 @@ static inline uint64_t percpu_priv_load64(const uint64_t *p)
     return PERCPU_PRIV_LOAD(*p);
 #else
     const volatile uint32_t *half = (const volatile uint32_t *)(const void *)p;
-    union { uint32_t half[2]; uint64_t whole; } u = {{half[0], half[1]}};
+    union {
+        uint32_t half[2];
+        uint64_t whole;
+    } u = {{half[0], half[1]}};
     return u.whole;
 #endif
 }
@@ -2346,10 +2437,11 @@ static inline void percpu_priv_store64(uint64_t *p, uint64_t v)
 }
 
 /*
- * A writer without a section: the same protocol, under the row's lock. Return: 0 if the row is locked, by
- * another thread or by what this signal handler interrupted.
+ * A writer without a section: the same protocol, under the row's lock. Return: 0 if the row is
+ * locked, by another thread or by what this signal handler interrupted.
  */
-static PERCPU_PRIV_OUTLINE int percpu_priv_gauge_write(struct percpu_priv_gauge_row *row, uint64_t bits)
+static PERCPU_PRIV_OUTLINE int percpu_priv_gauge_write(struct percpu_priv_gauge_row *row,
+                                                       uint64_t bits)
 {
     uintptr_t seq;
     uint64_t *buffer;
@@ -2357,7 +2449,8 @@ static PERCPU_PRIV_OUTLINE int percpu_priv_gauge_write(struct percpu_priv_gauge_
         return 0;
     seq = PERCPU_PRIV_LOAD(row->stamped.seq) + 1;
     buffer = &row->stamped.buffer[seq & 1].value;
-    __atomic_thread_fence(__ATOMIC_RELEASE); /* the last commit, before the buffer it retired changes */
+    __atomic_thread_fence(
+        __ATOMIC_RELEASE); /* the last commit, before the buffer it retired changes */
     percpu_priv_store64(&buffer[0], bits);
     percpu_priv_store64(&buffer[1], percpu_priv_ticks_ordered());
     __atomic_store_n(&row->stamped.seq, seq, __ATOMIC_RELEASE);
@@ -2372,10 +2465,13 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_slow(struct percpu_gauge *g, u
     struct percpu_priv_gauge_row *base, *row;
     base = (struct percpu_priv_gauge_row *)percpu_priv_base(&g->base, &g->rows, sizeof *base);
     (void)seq;
-    if (!base || !percpu_priv_enter()
-        || !PERCPU_PRIV_SECTION(publish, &base->stamped, bits, PERCPU_PRIV_LOAD(g->rows), &seq)) {
+    if (!base || !percpu_priv_enter() ||
+        !PERCPU_PRIV_SECTION(publish, &base->stamped, bits, PERCPU_PRIV_LOAD(g->rows), &seq)) {
         row = base ? (struct percpu_priv_gauge_row *)PERCPU_PRIV_SECOND_BANK(base) : &g->spill;
-        /* Locked: the other row. Both, by handlers that interrupted each other: this set came first. */
+        /*
+         * Locked: the other row. Both, by handlers that interrupted each other: this set came
+         * first.
+         */
         if (!percpu_priv_gauge_write(row, bits))
             (void)percpu_priv_gauge_write(&g->spill, bits);
     }
@@ -2408,8 +2504,7 @@ static PERCPU_PRIV_OUTLINE int percpu_gauge_get(struct percpu_gauge *g, double *
     uint64_t best = 0, bits = 0;
     int any = 0;
     if (base)
-        percpu_for_each_copy(base, row)
-            percpu_priv_gauge_read(row, &any, &best, &bits);
+        percpu_for_each_copy(base, row) percpu_priv_gauge_read(row, &any, &best, &bits);
     percpu_priv_gauge_read(&g->spill, &any, &best, &bits);
     __builtin_memcpy(value, &bits, sizeof bits);
     return any;
@@ -2435,7 +2530,8 @@ static inline void **percpu_priv_link(const struct percpu_freelist *list, void *
 }
 
 /* Put a chain on a stack of the second bank. Nobody pops single nodes there, so there is no ABA. */
-static PERCPU_PRIV_OUTLINE void percpu_priv_give(struct percpu_freelist *list, void **stack, void *first)
+static PERCPU_PRIV_OUTLINE void percpu_priv_give(struct percpu_freelist *list, void **stack,
+                                                 void *first)
 {
     void *last = first, *head;
     while (*percpu_priv_link(list, last))
@@ -2443,7 +2539,8 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_give(struct percpu_freelist *list, v
     head = PERCPU_PRIV_LOAD(*stack);
     do
         *percpu_priv_link(list, last) = head;
-    while (!__atomic_compare_exchange_n(stack, &head, first, 1, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+    while (
+        !__atomic_compare_exchange_n(stack, &head, first, 1, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
 }
 
 /* Take the stack, keep its first node, give the rest back. */
@@ -2454,7 +2551,8 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_pick(struct percpu_freelist *list, 
         return none;
     first = __atomic_exchange_n(stack, none, __ATOMIC_ACQUIRE);
     rest = first ? *percpu_priv_link(list, first) : none;
-    if (rest && !__atomic_compare_exchange_n(stack, &none, rest, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+    if (rest &&
+        !__atomic_compare_exchange_n(stack, &none, rest, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
         percpu_priv_give(list, stack, rest);
     return first;
 }
@@ -2464,11 +2562,13 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_push_slow(struct percpu_freelist *li
     int saved = errno;
     struct percpu_rseq_list *base;
     base = (struct percpu_rseq_list *)percpu_priv_base(&list->base, &list->rows, sizeof *base);
-    if (!base || !percpu_priv_enter()
-        || !PERCPU_PRIV_SECTION(push, base, node, list->next, PERCPU_PRIV_LOAD(list->rows))) {
+    if (!base || !percpu_priv_enter() ||
+        !PERCPU_PRIV_SECTION(push, base, node, list->next, PERCPU_PRIV_LOAD(list->rows))) {
         *percpu_priv_link(list, node) = (void *)0;
-        percpu_priv_give(list, base ? &((struct percpu_rseq_list *)PERCPU_PRIV_SECOND_BANK(base))->head
-                                    : &list->spill, node);
+        percpu_priv_give(list,
+                         base ? &((struct percpu_rseq_list *)PERCPU_PRIV_SECOND_BANK(base))->head
+                              : &list->spill,
+                         node);
     }
     errno = saved;
 }
@@ -2479,10 +2579,11 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_pop_slow(struct percpu_freelist *li
     struct percpu_rseq_list *base;
     void *node = (void *)0;
     base = (struct percpu_rseq_list *)percpu_priv_base(&list->base, &list->rows, sizeof *base);
-    if (!base || !percpu_priv_enter()
-        || !PERCPU_PRIV_SECTION(pop, base, list->next, PERCPU_PRIV_LOAD(list->rows), &node))
-        node = percpu_priv_pick(list, base ? &((struct percpu_rseq_list *)PERCPU_PRIV_SECOND_BANK(base))->head
-                                           : &list->spill);
+    if (!base || !percpu_priv_enter() ||
+        !PERCPU_PRIV_SECTION(pop, base, list->next, PERCPU_PRIV_LOAD(list->rows), &node))
+        node = percpu_priv_pick(
+            list, base ? &((struct percpu_rseq_list *)PERCPU_PRIV_SECOND_BANK(base))->head
+                       : &list->spill);
     errno = saved;
     return node;
 }
@@ -2499,8 +2600,7 @@ static PERCPU_PRIV_COLD int percpu_freelist_destroy(struct percpu_freelist *list
     struct percpu_rseq_list *copy;
     int full = list->spill != (void *)0;
     if (list->base)
-        percpu_for_each_copy(list->base, copy)
-            full |= PERCPU_PRIV_LOAD(copy->head) != (void *)0;
+        percpu_for_each_copy(list->base, copy) full |= PERCPU_PRIV_LOAD(copy->head) != (void *)0;
     if (full) {
         errno = EBUSY;
         return -1;
@@ -2512,15 +2612,17 @@ static PERCPU_PRIV_COLD int percpu_freelist_destroy(struct percpu_freelist *list
 
 /*
  * Close a CPU's row, wait, take, reopen. A section that had read closed == 0 commits before the
- * fence returns, or starts over and sees 1; from then on this thread alone writes the row. If it stops for
- * ever, the row stays closed and the CPU's threads use the second bank: slower, and nothing is
- * lost but what the row held.
+ * fence returns, or starts over and sees 1; from then on this thread alone writes the row. If it
+ * stops for ever, the row stays closed and the CPU's threads use the second bank: slower, and
+ * nothing is lost but what the row held.
  */
-static PERCPU_PRIV_COLD int percpu_priv_drain_row(struct percpu_rseq_list *row, unsigned cpu, void **head)
+static PERCPU_PRIV_COLD int percpu_priv_drain_row(struct percpu_rseq_list *row, unsigned cpu,
+                                                  void **head)
 {
     uintptr_t open = 0;
     int failed;
-    if (!__atomic_compare_exchange_n(&row->closed, &open, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+    if (!__atomic_compare_exchange_n(&row->closed, &open, 1, 0, __ATOMIC_ACQUIRE,
+                                     __ATOMIC_RELAXED)) {
         errno = EAGAIN;
         return -1;
     }
@@ -2534,7 +2636,8 @@ static PERCPU_PRIV_COLD int percpu_priv_drain_row(struct percpu_rseq_list *row, 
 }
 
 /* Append the nodes of a stack to a chain. */
-static PERCPU_PRIV_COLD void percpu_priv_drain_stack(struct percpu_freelist *list, void **stack, void **chain)
+static PERCPU_PRIV_COLD void percpu_priv_drain_stack(struct percpu_freelist *list, void **stack,
+                                                     void **chain)
 {
     void *first = __atomic_exchange_n(stack, (void *)0, __ATOMIC_ACQUIRE);
     if (!*chain)
@@ -2543,7 +2646,8 @@ static PERCPU_PRIV_COLD void percpu_priv_drain_stack(struct percpu_freelist *lis
         percpu_priv_give(list, chain, first);
 }
 
-static PERCPU_PRIV_COLD int percpu_freelist_drain(struct percpu_freelist *list, unsigned cpu, void **chain)
+static PERCPU_PRIV_COLD int percpu_freelist_drain(struct percpu_freelist *list, unsigned cpu,
+                                                  void **chain)
 {
     struct percpu_rseq_list *base = __atomic_load_n(&list->base, __ATOMIC_ACQUIRE), *row;
     int failed = 0;
@@ -2555,7 +2659,8 @@ static PERCPU_PRIV_COLD int percpu_freelist_drain(struct percpu_freelist *list, 
     if (base) {
         row = (struct percpu_rseq_list *)percpu_priv_ptr(base, cpu);
         failed = percpu_priv_drain_row(row, cpu, chain);
-        row = (struct percpu_rseq_list *)percpu_priv_ptr(base, percpu_priv_arena_of(base)->rows + cpu);
+        row = (struct percpu_rseq_list *)percpu_priv_ptr(base,
+                                                         percpu_priv_arena_of(base)->rows + cpu);
         percpu_priv_drain_stack(list, &row->head, chain);
     }
     percpu_priv_drain_stack(list, &list->spill, chain);
@@ -2569,10 +2674,11 @@ static PERCPU_PRIV_COLD int percpu_freelist_drain(struct percpu_freelist *list, 
 static PERCPU_PRIV_COLD int percpu_priv_membarrier(unsigned flags, int cpu)
 {
     if (PERCPU_PRIV_LOAD(percpu_priv_state.membarrier) == 0)
-        PERCPU_PRIV_STORE(percpu_priv_state.membarrier,
-                          (uint8_t)(percpu_priv_syscall(SYS_membarrier, 1 << 8, 0, 0) == 0 ? 1 : 2));
-    return PERCPU_PRIV_LOAD(percpu_priv_state.membarrier) == 1
-           && percpu_priv_syscall(SYS_membarrier, 1 << 7, flags, cpu) == 0;
+        PERCPU_PRIV_STORE(
+            percpu_priv_state.membarrier,
+            (uint8_t)(percpu_priv_syscall(SYS_membarrier, 1 << 8, 0, 0) == 0 ? 1 : 2));
+    return PERCPU_PRIV_LOAD(percpu_priv_state.membarrier) == 1 &&
+           percpu_priv_syscall(SYS_membarrier, 1 << 7, flags, cpu) == 0;
 }
 
 /* Run on the CPU for a moment: whoever ran a section there was preempted, so it is over. */
@@ -2626,9 +2732,7 @@ static PERCPU_PRIV_COLD int percpu_fence(void)
         return 0;
     }
 #endif
-    percpu_for_each_cpu(cpu)
-        if (percpu_fence_cpu(cpu) != 0)
-            return -1;
+    percpu_for_each_cpu(cpu) if (percpu_fence_cpu(cpu) != 0) return -1;
     errno = saved;
     return 0;
 }

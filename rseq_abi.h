@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * rseq_abi.h - restartable sequences (rseq): the kernel's ABI, and the processor's half of percpu.h.
+ * rseq_abi.h - restartable sequences (rseq): the kernel's ABI, and the processor's half of
+ * percpu.h.
  *
  * Everything here depends on the kernel's ABI or on the instruction set. percpu.h stands on top in
  * plain C and includes this file; programs include percpu.h. Nothing here needs, includes or
@@ -52,14 +53,14 @@ extern "C" {
  */
 struct percpu_rseq_area {
     uint32_t cpu_id_start;
-    uint32_t cpu_id;     /* the CPU, or PERCPU_RSEQ_CPU_{UNREGISTERED,FAILED} */
-    uint64_t rseq_cs;    /* address of the descriptor; a 32-bit thread writes the low word only */
+    uint32_t cpu_id;  /* the CPU, or PERCPU_RSEQ_CPU_{UNREGISTERED,FAILED} */
+    uint64_t rseq_cs; /* address of the descriptor; a 32-bit thread writes the low word only */
     uint32_t flags;
     uint32_t node_id;    /* since Linux 6.3 */
     uint32_t mm_cid;     /* since Linux 6.3: compact id, below min(threads, CPUs) of the process */
     uint32_t slice_ctrl; /* since Linux 7.0 */
     uint8_t reserved;
-    uint8_t pad[31];     /* ours: room for what later kernels add */
+    uint8_t pad[31]; /* ours: room for what later kernels add */
 };
 
 /* Describes one critical section. 32-aligned; flags must be 0 since Linux 6.1. */
@@ -104,7 +105,9 @@ struct percpu_rseq_list {
     uintptr_t closed; /* another CPU is draining it */
 };
 
-/* A value with its time, for one writer (a CPU) and any readers; buffer[seq & 1] is the live one. */
+/*
+ * A value with its time, for one writer (a CPU) and any readers; buffer[seq & 1] is the live one.
+ */
 struct percpu_rseq_stamped {
     uintptr_t seq; /* 0: never set */
     struct {
@@ -184,10 +187,10 @@ PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
 #endif
 
 /* The descriptor of the section around it. Tools look for these section names. */
-#define PERCPU_RSEQ_DESCRIPTOR(word, slow)                                          \
-    ".pushsection __rseq_cs, \"aw?\"\n\t.balign 64\n"                               \
-    "77:\n\t.long 0, 0\n\t" word " 72f, 73f - 72f, percpu_rseq_abort_v1\n\t"        \
-    word " 71f, " slow ", 0, 0\n\t.popsection\n\t"                                  \
+#define PERCPU_RSEQ_DESCRIPTOR(word, slow)                                                      \
+    ".pushsection __rseq_cs, \"aw?\"\n\t.balign 64\n"                                           \
+    "77:\n\t.long 0, 0\n\t" word " 72f, 73f - 72f, percpu_rseq_abort_v1\n\t" word " 71f, " slow \
+    ", 0, 0\n\t.popsection\n\t"                                                                 \
     ".pushsection __rseq_cs_ptr_array, \"aw?\"\n\t" word " 77b\n\t.popsection\n\t"
 
 /* PERCPU_BREAK_*: for the mutation check. Each breaks one rule, and the tests must notice. */
@@ -228,7 +231,8 @@ static inline char *percpu_rseq_tp(void)
     return tp;
 }
 
-#define PERCPU_RSEQ_TICKS 1 /* time stamp counter: constant rate, synchronised, on current processors */
+#define PERCPU_RSEQ_TICKS \
+    1 /* time stamp counter: constant rate, synchronised, on current processors */
 static inline uint64_t percpu_rseq_ticks(void)
 {
     uint32_t low, high;
@@ -286,7 +290,9 @@ static inline uint32_t percpu_rseq_read_cpu_id(intptr_t off)
 static inline uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
 {
     uint32_t v;
-    __asm__ volatile("movl " PERCPU_RSEQ_X86_ID ", %0" : "=r"(v) : [off] "r"(off), [member] "r"(member));
+    __asm__ volatile("movl " PERCPU_RSEQ_X86_ID ", %0"
+                     : "=r"(v)
+                     : [off] "r"(off), [member] "r"(member));
     return v;
 }
 #define PERCPU_RSEQ_HAVE_READ 1
@@ -307,15 +313,12 @@ typedef intptr_t percpu_rseq_self_t;
 #define PERCPU_RSEQ_X86_STALE ""
 #define PERCPU_RSEQ_X86_FRESH "movl " PERCPU_RSEQ_X86_CPU ", %%ecx\n\t"
 #endif
-#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                              \
-    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                            \
-    PERCPU_RSEQ_X86_STALE                                                            \
-    "71:\n\tleaq 77b(%%rip), %%r11\n\tmovq %%r11, " PERCPU_RSEQ_X86_CS "\n\t"        \
-    PERCPU_RSEQ_START_EARLY                                                          \
-    PERCPU_RSEQ_X86_FRESH                                                            \
-    PERCPU_RSEQ_START_LATE                                                           \
-    PERCPU_RSEQ_X86_BOUND(slow)                                                      \
-    "shlq $" PERCPU_RSEQ_SHIFT ", %%rcx\n\t"
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                         \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                       \
+    PERCPU_RSEQ_X86_STALE                                                       \
+    "71:\n\tleaq 77b(%%rip), %%r11\n\tmovq %%r11, " PERCPU_RSEQ_X86_CS          \
+    "\n\t" PERCPU_RSEQ_START_EARLY PERCPU_RSEQ_X86_FRESH PERCPU_RSEQ_START_LATE \
+    PERCPU_RSEQ_X86_BOUND(slow) "shlq $" PERCPU_RSEQ_SHIFT ", %%rcx\n\t"
 #define PERCPU_RSEQ_SECTION_RESULT "movl $-3, %%ecx\n79:\tmovl %%ecx, %k[status]\n\t"
 
 #define PERCPU_RSEQ_OP_ADD_32 "addl %k[v], (%[p], %%rcx)\n\t"
@@ -328,41 +331,39 @@ typedef intptr_t percpu_rseq_self_t;
 #define PERCPU_RSEQ_OP_STORE_64 "movq %[v], (%[p], %%rcx)\n\t"
 #define PERCPU_RSEQ_OP_LOAD_32 "movl (%[p], %%rcx), %k[out]\n\t"
 #define PERCPU_RSEQ_OP_LOAD_64 "movq (%[p], %%rcx), %[out]\n\t"
-#define PERCPU_RSEQ_OP_ADD_RETURN_32 \
+#define PERCPU_RSEQ_OP_ADD_RETURN_32                         \
     "movl (%[p], %%rcx), %k[out]\n\taddl %k[v], %k[out]\n\t" \
     "movl %k[out], (%[p], %%rcx)\n\t"
-#define PERCPU_RSEQ_OP_ADD_RETURN_64 \
+#define PERCPU_RSEQ_OP_ADD_RETURN_64                      \
     "movq (%[p], %%rcx), %[out]\n\taddq %[v], %[out]\n\t" \
     "movq %[out], (%[p], %%rcx)\n\t"
-#define PERCPU_RSEQ_OP_XCHG_32 \
-    "movl (%[p], %%rcx), %k[out]\n\tmovl %k[v], (%[p], %%rcx)\n\t"
-#define PERCPU_RSEQ_OP_XCHG_64 \
-    "movq (%[p], %%rcx), %[out]\n\tmovq %[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_32 "movl (%[p], %%rcx), %k[out]\n\tmovl %k[v], (%[p], %%rcx)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 "movq (%[p], %%rcx), %[out]\n\tmovq %[v], (%[p], %%rcx)\n\t"
 /* A compare that fails leaves the section at 73 without a store: that too is a result. */
 #define PERCPU_RSEQ_OP_CMPXCHG_32                                              \
     "movl (%[p], %%rcx), %k[out]\n\tcmpl %k[expected], %k[out]\n\tjne 73f\n\t" \
     "movl %k[v], (%[p], %%rcx)\n\t"
-#define PERCPU_RSEQ_OP_CMPXCHG_64                                            \
+#define PERCPU_RSEQ_OP_CMPXCHG_64                                           \
     "movq (%[p], %%rcx), %[out]\n\tcmpq %[expected], %[out]\n\tjne 73f\n\t" \
     "movq %[v], (%[p], %%rcx)\n\t"
 /* A list's row: the head, then a word that is not 0 while another CPU drains the row. */
-#define PERCPU_RSEQ_OP_PUSH(slow)                                              \
-    "cmpq $0, 8(%[p], %%rcx)\n\tjne " slow "\n\t"                              \
-    "movq (%[p], %%rcx), %%rdx\n\tmovq %%rdx, (%[node], %[next])\n\t"          \
+#define PERCPU_RSEQ_OP_PUSH(slow)                                     \
+    "cmpq $0, 8(%[p], %%rcx)\n\tjne " slow "\n\t"                     \
+    "movq (%[p], %%rcx), %%rdx\n\tmovq %%rdx, (%[node], %[next])\n\t" \
     "movq %[node], (%[p], %%rcx)\n\t"
-#define PERCPU_RSEQ_OP_POP(slow)                                               \
-    "cmpq $0, 8(%[p], %%rcx)\n\tjne " slow "\n\t"                              \
-    "movq (%[p], %%rcx), %[out]\n\ttestq %[out], %[out]\n\tje 73f\n\t"         \
+#define PERCPU_RSEQ_OP_POP(slow)                                       \
+    "cmpq $0, 8(%[p], %%rcx)\n\tjne " slow "\n\t"                      \
+    "movq (%[p], %%rcx), %[out]\n\ttestq %[out], %[out]\n\tje 73f\n\t" \
     "movq (%[out], %[next]), %%rdx\n\tmovq %%rdx, (%[p], %%rcx)\n\t"
 /* lfence: the clock is not read before what the caller has seen. */
-#define PERCPU_RSEQ_OP_PUBLISH                                                 \
-    "addq %[p], %%rcx\n\tmovq (%%rcx), %[out]\n\tincq %[out]\n\t"              \
-    "movl %k[out], %%r10d\n\tandl $1, %%r10d\n\tshll $4, %%r10d\n\t"           \
-    "addq %%rcx, %%r10\n\tmovq %[v], 8(%%r10)\n\t"                             \
+#define PERCPU_RSEQ_OP_PUBLISH                                                            \
+    "addq %[p], %%rcx\n\tmovq (%%rcx), %[out]\n\tincq %[out]\n\t"                         \
+    "movl %k[out], %%r10d\n\tandl $1, %%r10d\n\tshll $4, %%r10d\n\t"                      \
+    "addq %%rcx, %%r10\n\tmovq %[v], 8(%%r10)\n\t"                                        \
     "lfence\n\trdtsc\n\tshlq $32, %%rdx\n\torq %%rdx, %%rax\n\tmovq %%rax, 16(%%r10)\n\t" \
     "movq %[out], (%%rcx)\n\t"
-#define PERCPU_RSEQ_OP_STAMP                                                   \
-    "shrq $" PERCPU_RSEQ_SHIFT ", %%rcx\n\tmovl %%ecx, %k[cpu]\n\t"            \
+#define PERCPU_RSEQ_OP_STAMP                                        \
+    "shrq $" PERCPU_RSEQ_SHIFT ", %%rcx\n\tmovl %%ecx, %k[cpu]\n\t" \
     "rdtsc\n\tshlq $32, %%rdx\n\tmovl %%eax, %k[out]\n\torq %%rdx, %[out]\n\t"
 #define PERCPU_RSEQ_VALUE "er" /* e: what fits a sign-extended immediate */
 #define PERCPU_RSEQ_ADDEND "er"
@@ -381,10 +382,10 @@ typedef intptr_t percpu_rseq_self_t;
  * signal aborted a section walks on through the function to main.
  */
 #define PERCPU_RSEQ_STUB_SIGNATURE ".byte 0x0f, 0xb9, 0x3d\n\t.long 0x53053053\n" /* ud1 */
-#define PERCPU_RSEQ_STUB                                                          \
-    "\t.cfi_def_cfa %rsp, 0\n\t.cfi_escape 0x16, 0x10, 0x03, 0x7b, 0x20, 0x06\n"  \
+#define PERCPU_RSEQ_STUB                                                           \
+    "\t.cfi_def_cfa %rsp, 0\n\t.cfi_escape 0x16, 0x10, 0x03, 0x7b, 0x20, 0x06\n"   \
     "\tincl percpu_rseq_aborts_v1(%rip)\n\tcmpb $0, percpu_rseq_aborts_v1(%rip)\n" \
-    "\tje 1f\n\tnotrack jmp *32(%r11)\n"                                          \
+    "\tje 1f\n\tnotrack jmp *32(%r11)\n"                                           \
     "1:\tmovl $-1, %ecx\n\tnotrack jmp *40(%r11)\n"
 
 #elif defined(__aarch64__) && defined(__LP64__)
@@ -427,14 +428,11 @@ static inline uint64_t percpu_rseq_ticks_ordered(void)
 #else
 #define PERCPU_RSEQ_A64_BOUND(slow) "cmp w10, %w[bound]\n\tb.hs " slow "\n\t"
 #endif
-#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                              \
-    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                            \
-    "71:\n\tadrp x9, 77b\n\tadd x9, x9, :lo12:77b\n\tstr x9, [%[self], #4]\n\t"      \
-    PERCPU_RSEQ_START_EARLY                                                          \
-    "ldr w10, [%[self]]\n\t"                                                         \
-    PERCPU_RSEQ_START_LATE                                                           \
-    PERCPU_RSEQ_A64_BOUND(slow)                                                      \
-    "add x10, %[p], x10, lsl #" PERCPU_RSEQ_SHIFT "\n\t"
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                               \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                             \
+    "71:\n\tadrp x9, 77b\n\tadd x9, x9, :lo12:77b\n\tstr x9, [%[self], "              \
+    "#4]\n\t" PERCPU_RSEQ_START_EARLY "ldr w10, [%[self]]\n\t" PERCPU_RSEQ_START_LATE \
+    PERCPU_RSEQ_A64_BOUND(slow) "add x10, %[p], x10, lsl #" PERCPU_RSEQ_SHIFT "\n\t"
 #define PERCPU_RSEQ_SECTION_RESULT "mov w10, #-3\n79:\tmov %w[status], w10\n\t"
 
 #define PERCPU_RSEQ_A64_RMW_32(insn) \
@@ -451,38 +449,36 @@ static inline uint64_t percpu_rseq_ticks_ordered(void)
 #define PERCPU_RSEQ_OP_STORE_64 "str %[v], [x10]\n\t"
 #define PERCPU_RSEQ_OP_LOAD_32 "ldr %w[out], [x10]\n\t"
 #define PERCPU_RSEQ_OP_LOAD_64 "ldr %[out], [x10]\n\t"
-#define PERCPU_RSEQ_OP_ADD_RETURN_32                                  \
-    "ldr %w[out], [x10]\n\tadd %w[out], %w[out], %w[v]\n\t"           \
+#define PERCPU_RSEQ_OP_ADD_RETURN_32                        \
+    "ldr %w[out], [x10]\n\tadd %w[out], %w[out], %w[v]\n\t" \
     "str %w[out], [x10]\n\t"
-#define PERCPU_RSEQ_OP_ADD_RETURN_64                                  \
-    "ldr %[out], [x10]\n\tadd %[out], %[out], %[v]\n\t"               \
+#define PERCPU_RSEQ_OP_ADD_RETURN_64                    \
+    "ldr %[out], [x10]\n\tadd %[out], %[out], %[v]\n\t" \
     "str %[out], [x10]\n\t"
-#define PERCPU_RSEQ_OP_XCHG_32 \
-    "ldr %w[out], [x10]\n\tstr %w[v], [x10]\n\t"
-#define PERCPU_RSEQ_OP_XCHG_64 \
-    "ldr %[out], [x10]\n\tstr %[v], [x10]\n\t"
+#define PERCPU_RSEQ_OP_XCHG_32 "ldr %w[out], [x10]\n\tstr %w[v], [x10]\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 "ldr %[out], [x10]\n\tstr %[v], [x10]\n\t"
 #define PERCPU_RSEQ_OP_CMPXCHG_32                                     \
     "ldr %w[out], [x10]\n\tcmp %w[out], %w[expected]\n\tb.ne 73f\n\t" \
     "str %w[v], [x10]\n\t"
-#define PERCPU_RSEQ_OP_CMPXCHG_64                                     \
-    "ldr %[out], [x10]\n\tcmp %[out], %[expected]\n\tb.ne 73f\n\t"    \
+#define PERCPU_RSEQ_OP_CMPXCHG_64                                  \
+    "ldr %[out], [x10]\n\tcmp %[out], %[expected]\n\tb.ne 73f\n\t" \
     "str %[v], [x10]\n\t"
 /* ldar: once the drain is seen to be over, so is what it did to the head. */
-#define PERCPU_RSEQ_OP_PUSH(slow)                                              \
-    "add x11, x10, #8\n\tldar x11, [x11]\n\tcbnz x11, " slow "\n\t"            \
+#define PERCPU_RSEQ_OP_PUSH(slow)                                   \
+    "add x11, x10, #8\n\tldar x11, [x11]\n\tcbnz x11, " slow "\n\t" \
     "ldr x11, [x10]\n\tstr x11, [%[node], %[next]]\n\tstr %[node], [x10]\n\t"
-#define PERCPU_RSEQ_OP_POP(slow)                                               \
-    "add x11, x10, #8\n\tldar x11, [x11]\n\tcbnz x11, " slow "\n\t"            \
+#define PERCPU_RSEQ_OP_POP(slow)                                    \
+    "add x11, x10, #8\n\tldar x11, [x11]\n\tcbnz x11, " slow "\n\t" \
     "ldr %[out], [x10]\n\tcbz %[out], 73f\n\tldr x11, [%[out], %[next]]\n\tstr x11, [x10]\n\t"
 /*
  * dmb: the idle buffer was the live one until the last commit; nobody may see it change before
  * that. stlr: who reads the new sequence number sees the buffer it announces.
  */
-#define PERCPU_RSEQ_OP_PUBLISH                                                 \
-    "ldr %[out], [x10]\n\tadd %[out], %[out], #1\n\tand x11, %[out], #1\n\t"   \
-    "add x11, x10, x11, lsl #4\n\tdmb ishst\n\tstr %[v], [x11, #8]\n\t"        \
+#define PERCPU_RSEQ_OP_PUBLISH                                               \
+    "ldr %[out], [x10]\n\tadd %[out], %[out], #1\n\tand x11, %[out], #1\n\t" \
+    "add x11, x10, x11, lsl #4\n\tdmb ishst\n\tstr %[v], [x11, #8]\n\t"      \
     "isb\n\tmrs x12, cntvct_el0\n\tstr x12, [x11, #16]\n\tstlr %[out], [x10]\n\t"
-#define PERCPU_RSEQ_OP_STAMP                                                   \
+#define PERCPU_RSEQ_OP_STAMP \
     "lsr x10, x10, #" PERCPU_RSEQ_SHIFT "\n\tmov %w[cpu], w10\n\tmrs %[out], cntvct_el0\n\t"
 #define PERCPU_RSEQ_VALUE "r"
 #define PERCPU_RSEQ_ADDEND "rI" /* I: what fits an add immediate */
@@ -495,13 +491,13 @@ static inline uint64_t percpu_rseq_ticks_ordered(void)
  * ret, not br: a branch-protected (BTI) target page accepts it at any address.
  */
 #define PERCPU_RSEQ_STUB_SIGNATURE ".inst 0xd428bc00\n"
-#define PERCPU_RSEQ_STUB                                                          \
-    "\t.cfi_return_column 32\n\t.cfi_def_cfa sp, 0\n"                             \
-    "\t.cfi_escape 0x16, 0x20, 0x03, 0x79, 0x20, 0x06\n"                          \
-    "\tadrp x10, percpu_rseq_aborts_v1\n"                                         \
-    "\tldr w11, [x10, :lo12:percpu_rseq_aborts_v1]\n\tadd w11, w11, #1\n"         \
-    "\tstr w11, [x10, :lo12:percpu_rseq_aborts_v1]\n\tmov w10, #-1\n"             \
-    "\ttst w11, #0xff\n\tb.eq 1f\n\tldr x11, [x9, #32]\n\tret x11\n"              \
+#define PERCPU_RSEQ_STUB                                                  \
+    "\t.cfi_return_column 32\n\t.cfi_def_cfa sp, 0\n"                     \
+    "\t.cfi_escape 0x16, 0x20, 0x03, 0x79, 0x20, 0x06\n"                  \
+    "\tadrp x10, percpu_rseq_aborts_v1\n"                                 \
+    "\tldr w11, [x10, :lo12:percpu_rseq_aborts_v1]\n\tadd w11, w11, #1\n" \
+    "\tstr w11, [x10, :lo12:percpu_rseq_aborts_v1]\n\tmov w10, #-1\n"     \
+    "\ttst w11, #0xff\n\tb.eq 1f\n\tldr x11, [x9, #32]\n\tret x11\n"      \
     "1:\tldr x11, [x9, #40]\n\tret x11\n"
 
 #elif defined(__riscv) && __riscv_xlen == 64
@@ -541,14 +537,11 @@ static inline uint64_t percpu_rseq_ticks_ordered(void)
 #else
 #define PERCPU_RSEQ_RV_BOUND(slow) "bltu t1, %[bound], 74f\n\tj " slow "\n74:\n\t"
 #endif
-#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                              \
-    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                            \
-    "71:\n\tlla t0, 77b\n\tsd t0, 4(%[self])\n\t"                                    \
-    PERCPU_RSEQ_START_EARLY                                                          \
-    "lwu t1, 0(%[self])\n\t"                                                         \
-    PERCPU_RSEQ_START_LATE                                                           \
-    PERCPU_RSEQ_RV_BOUND(slow)                                                       \
-    "slli t1, t1, " PERCPU_RSEQ_SHIFT "\n\tadd t1, t1, %[p]\n\t"
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                   \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                 \
+    "71:\n\tlla t0, 77b\n\tsd t0, 4(%[self])\n\t" PERCPU_RSEQ_START_EARLY \
+    "lwu t1, 0(%[self])\n\t" PERCPU_RSEQ_START_LATE                       \
+    PERCPU_RSEQ_RV_BOUND(slow) "slli t1, t1, " PERCPU_RSEQ_SHIFT "\n\tadd t1, t1, %[p]\n\t"
 #define PERCPU_RSEQ_SECTION_RESULT "li t1, -3\n79:\tmv %[status], t1\n\t"
 
 #define PERCPU_RSEQ_RV_RMW(insn, w) \
@@ -563,39 +556,37 @@ static inline uint64_t percpu_rseq_ticks_ordered(void)
 #define PERCPU_RSEQ_OP_STORE_64 "sd %[v], 0(t1)\n\t"
 #define PERCPU_RSEQ_OP_LOAD_32 "lw %[out], 0(t1)\n\t"
 #define PERCPU_RSEQ_OP_LOAD_64 "ld %[out], 0(t1)\n\t"
-#define PERCPU_RSEQ_RV_ADD_RETURN(insn, w) \
+#define PERCPU_RSEQ_RV_ADD_RETURN(insn, w)                      \
     "l" w " %[out], 0(t1)\n\t" insn " %[out], %[out], %[v]\n\t" \
     "s" w " %[out], 0(t1)\n\t"
 #define PERCPU_RSEQ_OP_ADD_RETURN_32 PERCPU_RSEQ_RV_ADD_RETURN("addw", "w")
 #define PERCPU_RSEQ_OP_ADD_RETURN_64 PERCPU_RSEQ_RV_ADD_RETURN("add", "d")
-#define PERCPU_RSEQ_OP_XCHG_32 \
-    "lw %[out], 0(t1)\n\tsw %[v], 0(t1)\n\t"
-#define PERCPU_RSEQ_OP_XCHG_64 \
-    "ld %[out], 0(t1)\n\tsd %[v], 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_32 "lw %[out], 0(t1)\n\tsw %[v], 0(t1)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 "ld %[out], 0(t1)\n\tsd %[v], 0(t1)\n\t"
 /* sext.w: the caller's 32-bit value may be extended either way in its register. */
-#define PERCPU_RSEQ_OP_CMPXCHG_32                                                   \
-    "lw %[out], 0(t1)\n\tsext.w t2, %[expected]\n\tbne %[out], t2, 73f\n\t"         \
+#define PERCPU_RSEQ_OP_CMPXCHG_32                                           \
+    "lw %[out], 0(t1)\n\tsext.w t2, %[expected]\n\tbne %[out], t2, 73f\n\t" \
     "sw %[v], 0(t1)\n\t"
-#define PERCPU_RSEQ_OP_CMPXCHG_64                                     \
-    "ld %[out], 0(t1)\n\tbne %[out], %[expected], 73f\n\t"            \
+#define PERCPU_RSEQ_OP_CMPXCHG_64                          \
+    "ld %[out], 0(t1)\n\tbne %[out], %[expected], 73f\n\t" \
     "sd %[v], 0(t1)\n\t"
 /* fence r, r: once the drain is seen to be over, so is what it did to the head. */
-#define PERCPU_RSEQ_OP_PUSH(slow)                                              \
-    "ld t2, 8(t1)\n\tfence r, r\n\tbeqz t2, 75f\n\tj " slow "\n75:\n\t"        \
+#define PERCPU_RSEQ_OP_PUSH(slow)                                       \
+    "ld t2, 8(t1)\n\tfence r, r\n\tbeqz t2, 75f\n\tj " slow "\n75:\n\t" \
     "ld t2, 0(t1)\n\tadd t3, %[node], %[next]\n\tsd t2, 0(t3)\n\tsd %[node], 0(t1)\n\t"
-#define PERCPU_RSEQ_OP_POP(slow)                                               \
-    "ld t2, 8(t1)\n\tfence r, r\n\tbeqz t2, 75f\n\tj " slow "\n75:\n\t"        \
-    "ld %[out], 0(t1)\n\tbeqz %[out], 73f\n\tadd t3, %[out], %[next]\n\t"      \
+#define PERCPU_RSEQ_OP_POP(slow)                                          \
+    "ld t2, 8(t1)\n\tfence r, r\n\tbeqz t2, 75f\n\tj " slow "\n75:\n\t"   \
+    "ld %[out], 0(t1)\n\tbeqz %[out], 73f\n\tadd t3, %[out], %[next]\n\t" \
     "ld t2, 0(t3)\n\tsd t2, 0(t1)\n\t"
 /*
  * The first fence: the idle buffer was the live one until the last commit; nobody may see it
  * change before that. The second: who reads the new sequence number sees the buffer it announces.
  */
-#define PERCPU_RSEQ_OP_PUBLISH                                                 \
-    "ld %[out], 0(t1)\n\taddi %[out], %[out], 1\n\tandi t2, %[out], 1\n\t"     \
-    "slli t2, t2, 4\n\tadd t2, t2, t1\n\tfence w, w\n\tsd %[v], 8(t2)\n\t"     \
+#define PERCPU_RSEQ_OP_PUBLISH                                             \
+    "ld %[out], 0(t1)\n\taddi %[out], %[out], 1\n\tandi t2, %[out], 1\n\t" \
+    "slli t2, t2, 4\n\tadd t2, t2, t1\n\tfence w, w\n\tsd %[v], 8(t2)\n\t" \
     "fence r, r\n\trdtime t3\n\tsd t3, 16(t2)\n\tfence w, w\n\tsd %[out], 0(t1)\n\t"
-#define PERCPU_RSEQ_OP_STAMP                                                   \
+#define PERCPU_RSEQ_OP_STAMP \
     "srli t1, t1, " PERCPU_RSEQ_SHIFT "\n\tmv %[cpu], t1\n\trdtime %[out]\n\t"
 #define PERCPU_RSEQ_VALUE "r"
 #define PERCPU_RSEQ_ADDEND "r"
@@ -604,12 +595,13 @@ static inline uint64_t percpu_rseq_ticks_ordered(void)
 #define PERCPU_RSEQ_PUBLISH_CLOBBERS "t0", "t1", "t2", "t3", "memory"
 
 /* The return column is a pseudo register (64), so that the frame keeps ra. */
-#define PERCPU_RSEQ_STUB_SIGNATURE ".option push\n\t.option norvc\n\t.word 0xf1401073\n\t.option pop\n"
-#define PERCPU_RSEQ_STUB                                                          \
-    "\t.cfi_return_column 64\n\t.cfi_def_cfa sp, 0\n"                             \
-    "\t.cfi_escape 0x16, 0xc0, 0x00, 0x03, 0x75, 0x20, 0x06\n"                    \
-    "\tlla t1, percpu_rseq_aborts_v1\n\tlw t2, 0(t1)\n\taddiw t2, t2, 1\n"        \
-    "\tsw t2, 0(t1)\n\tandi t2, t2, 255\n\tli t1, -1\n\tbeqz t2, 1f\n"            \
+#define PERCPU_RSEQ_STUB_SIGNATURE \
+    ".option push\n\t.option norvc\n\t.word 0xf1401073\n\t.option pop\n"
+#define PERCPU_RSEQ_STUB                                                   \
+    "\t.cfi_return_column 64\n\t.cfi_def_cfa sp, 0\n"                      \
+    "\t.cfi_escape 0x16, 0xc0, 0x00, 0x03, 0x75, 0x20, 0x06\n"             \
+    "\tlla t1, percpu_rseq_aborts_v1\n\tlw t2, 0(t1)\n\taddiw t2, t2, 1\n" \
+    "\tsw t2, 0(t1)\n\tandi t2, t2, 255\n\tli t1, -1\n\tbeqz t2, 1f\n"     \
     "\tld t2, 32(t0)\n\tjr t2\n1:\tld t2, 40(t0)\n\tjr t2\n"
 
 #elif defined(__i386__)
@@ -677,8 +669,8 @@ static inline char *percpu_rseq_tp(void)
     return tp;
 }
 
-#elif defined(__mips__) && _MIPS_SIM == _ABI64 && defined(__mips_isa_rev) && __mips_isa_rev >= 2 && \
-    !defined(__mips16) && !defined(__mips_micromips)
+#elif defined(__mips__) && _MIPS_SIM == _ABI64 && defined(__mips_isa_rev) && \
+    __mips_isa_rev >= 2 && !defined(__mips16) && !defined(__mips_micromips)
 /*
  * mips64, n64. Thread pointer: rdhwr $29, 0x7000 bytes above the start of thread-local memory.
  * Before release 2 rdhwr traps into the kernel on every read: those, and the other ABIs, whose
@@ -722,7 +714,10 @@ static inline char *percpu_rseq_tp(void)
 
 #if PERCPU_RSEQ_PORTED
 #ifndef PERCPU_RSEQ_HAVE_READ
-/* Generic: the offset leads from the (biased) thread pointer to cpu_id. Never 0: areas are 32-aligned. */
+/*
+ * Generic: the offset leads from the (biased) thread pointer to cpu_id. Never 0: areas are
+ * 32-aligned.
+ */
 typedef char *percpu_rseq_self_t;
 #define PERCPU_RSEQ_SELF(off) (percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + (off))
 
@@ -733,7 +728,8 @@ static inline uint32_t percpu_rseq_read_cpu_id(intptr_t off)
 
 static inline uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
 {
-    return *(volatile uint32_t *)(void *)(PERCPU_RSEQ_SELF(off) - PERCPU_RSEQ_CPU_ID_OFFSET + member);
+    return *(volatile uint32_t *)(void *)(PERCPU_RSEQ_SELF(off) - PERCPU_RSEQ_CPU_ID_OFFSET +
+                                          member);
 }
 #endif
 
@@ -741,7 +737,8 @@ static inline uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
  * percpu_rseq_cpu_id() - read this thread's cpu id, negative where there is none.
  * @off: the offset that percpu.h keeps.
  *
- * One load, no branch; an executable's offset is never unset on x86-64. An unset offset leads to readable memory whose content is then discarded.
+ * One load, no branch; an executable's offset is never unset on x86-64. An unset offset leads to
+ * readable memory whose content is then discarded.
  */
 static inline int percpu_rseq_cpu_id(intptr_t off)
 {
@@ -765,10 +762,9 @@ static inline int percpu_rseq_cpu_id(intptr_t off)
 #define PERCPU_RSEQ_TLS_MODEL
 #endif
 extern __thread struct percpu_rseq_thread percpu_rseq_thread_v1 PERCPU_RSEQ_TLS_MODEL;
-PERCPU_RSEQ_SHARED __attribute__((aligned(64))) PERCPU_RSEQ_TLS_MODEL
-__thread struct percpu_rseq_thread percpu_rseq_thread_v1 = {
-    {0, PERCPU_RSEQ_CPU_UNREGISTERED, 0, 0, 0, 0, 0, 0, {0}}, 0, 0, 0, 0, 0
-};
+PERCPU_RSEQ_SHARED __attribute__((aligned(64)))
+PERCPU_RSEQ_TLS_MODEL __thread struct percpu_rseq_thread percpu_rseq_thread_v1 = {
+    {0, PERCPU_RSEQ_CPU_UNREGISTERED, 0, 0, 0, 0, 0, 0, {0}}, 0, 0, 0, 0, 0};
 
 /*
  * The name under which other libraries (tcmalloc, early librseq) define the area that they register
@@ -790,55 +786,59 @@ extern __thread struct percpu_rseq_thread percpu_rseq_foreign __asm__("__rseq_ab
  * loading, and unlike __tls_get_addr it adds no versioned symbol.
  */
 #if PERCPU_RSEQ_EXECUTABLE
-#define PERCPU_RSEQ_LOCATE(symbol, name)                                                \
+#define PERCPU_RSEQ_LOCATE(symbol, name)                                                    \
     static __attribute__((noinline, unused)) char *percpu_rseq_locate_##name(int *constant) \
-    {                                                                                   \
-        *constant = 1;                                                                  \
-        return (char *)&symbol;                                                         \
+    {                                                                                       \
+        *constant = 1;                                                                      \
+        return (char *)&symbol;                                                             \
     }
 #elif defined(__x86_64__) && defined(__LP64__)
 /* The call may clobber vector registers in old glibc, the red zone and nothing else but %rax. */
-#define PERCPU_RSEQ_LOCATE(symbol, name)                                                \
-    static __attribute__((noinline, unused)) char *percpu_rseq_locate_##name(int *constant) \
-    {                                                                                   \
-        intptr_t off, desc;                                                             \
-        __asm__ volatile(                                                               \
-            "movq %%rsp, %%rbx\n\tsubq $128, %%rsp\n\tandq $-64, %%rsp\n\t"             \
-            "leaq " PERCPU_RSEQ_LOCATE_NAME(name) "@tlsdesc(%%rip), %%rax\n\t"          \
-            "movq %%rax, %1\n\t"                                                        \
-            "call *" PERCPU_RSEQ_LOCATE_NAME(name) "@tlscall(%%rax)\n\tmovq %%rbx, %%rsp" \
-            : "=&a"(off), "=&r"(desc)                                                   \
-            : "r"(__builtin_frame_address(0))                                           \
-            : "rbx", "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5",    \
-              "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13",       \
-              "xmm14", "xmm15");                                                        \
-        *constant = desc == off || ((const intptr_t *)desc)[1] == off;                  \
-        return percpu_rseq_tp() + off;                                                  \
+#define PERCPU_RSEQ_LOCATE(symbol, name)                                                           \
+    static __attribute__((noinline, unused)) char *percpu_rseq_locate_##name(int *constant)        \
+    {                                                                                              \
+        intptr_t off, desc;                                                                        \
+        __asm__ volatile(                                                                          \
+            "movq %%rsp, %%rbx\n\tsubq $128, %%rsp\n\tandq $-64, %%rsp\n\t"                        \
+            "leaq " PERCPU_RSEQ_LOCATE_NAME(name) "@tlsdesc(%%rip), %%rax\n\t"                     \
+                                                  "movq %%rax, %1\n\t"                             \
+                                                  "call *" PERCPU_RSEQ_LOCATE_NAME(                \
+                                                      name) "@tlscall(%%rax)\n\tmovq %%rbx, %%rsp" \
+            : "=&a"(off), "=&r"(desc)                                                              \
+            : "r"(__builtin_frame_address(0))                                                      \
+            : "rbx", "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6",       \
+              "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");       \
+        *constant = desc == off || ((const intptr_t *)desc)[1] == off;                             \
+        return percpu_rseq_tp() + off;                                                             \
     }
 #elif defined(__aarch64__) && defined(__LP64__)
-#define PERCPU_RSEQ_LOCATE(symbol, name)                                                \
+#define PERCPU_RSEQ_LOCATE(symbol, name)                                                    \
     static __attribute__((noinline, unused)) char *percpu_rseq_locate_##name(int *constant) \
-    {                                                                                   \
-        intptr_t off, desc;                                                             \
-        __asm__ volatile(                                                               \
-            "adrp x0, :tlsdesc:" PERCPU_RSEQ_LOCATE_NAME(name) "\n\t"                   \
-            "ldr x1, [x0, #:tlsdesc_lo12:" PERCPU_RSEQ_LOCATE_NAME(name) "]\n\t"        \
-            "add x0, x0, #:tlsdesc_lo12:" PERCPU_RSEQ_LOCATE_NAME(name) "\n\t"          \
-            "mov x2, x0\n\t"                                                            \
-            ".tlsdesccall " PERCPU_RSEQ_LOCATE_NAME(name) "\n\tblr x1\n\t"              \
-            "mov %0, x0\n\tmov %1, x2"                                                  \
-            : "=r"(off), "=r"(desc)                                                     \
-            :                                                                           \
-            : "x0", "x1", "x2", "x30", "cc", "memory");                                 \
-        *constant = desc == off || ((const intptr_t *)desc)[1] == off;                  \
-        return percpu_rseq_tp() + off;                                                  \
+    {                                                                                       \
+        intptr_t off, desc;                                                                 \
+        __asm__ volatile(                                                                   \
+            "adrp x0, :tlsdesc:" PERCPU_RSEQ_LOCATE_NAME(                                   \
+                name) "\n\t"                                                                \
+                      "ldr x1, [x0, #:tlsdesc_lo12:" PERCPU_RSEQ_LOCATE_NAME(               \
+                          name) "]\n\t"                                                     \
+                                "add x0, x0, #:tlsdesc_lo12:" PERCPU_RSEQ_LOCATE_NAME(      \
+                                    name) "\n\t"                                            \
+                                          "mov x2, x0\n\t"                                  \
+                                          ".tlsdesccall " PERCPU_RSEQ_LOCATE_NAME(          \
+                                              name) "\n\tblr x1\n\t"                        \
+                                                    "mov %0, x0\n\tmov %1, x2"              \
+            : "=r"(off), "=r"(desc)                                                         \
+            :                                                                               \
+            : "x0", "x1", "x2", "x30", "cc", "memory");                                     \
+        *constant = desc == off || ((const intptr_t *)desc)[1] == off;                      \
+        return percpu_rseq_tp() + off;                                                      \
     }
 #else
-#define PERCPU_RSEQ_LOCATE(symbol, name)                                                \
+#define PERCPU_RSEQ_LOCATE(symbol, name)                                                    \
     static __attribute__((noinline, unused)) char *percpu_rseq_locate_##name(int *constant) \
-    {                                                                                   \
-        *constant = PERCPU_RSEQ_TLS_IS_CONSTANT;                                        \
-        return (char *)&symbol;                                                         \
+    {                                                                                       \
+        *constant = PERCPU_RSEQ_TLS_IS_CONSTANT;                                            \
+        return (char *)&symbol;                                                             \
     }
 #ifdef __GLIBC__
 #define PERCPU_RSEQ_TLS_IS_CONSTANT 1
@@ -867,7 +867,8 @@ static inline const void *percpu_rseq_libc_size_address(void)
     __asm__(".weak __rseq_size\n\tmovq __rseq_size@GOTPCREL(%%rip), %0" : "=r"(a));
 #elif defined(__aarch64__)
     __asm__(".weak __rseq_size\n\tadrp %0, :got:__rseq_size\n\t"
-            "ldr %0, [%0, #:got_lo12:__rseq_size]" : "=r"(a));
+            "ldr %0, [%0, #:got_lo12:__rseq_size]"
+            : "=r"(a));
 #else
     extern const unsigned percpu_rseq_libc_size __asm__("__rseq_size") __attribute__((weak));
     static const void *volatile word = &percpu_rseq_libc_size;
@@ -883,7 +884,8 @@ static inline const void *percpu_rseq_libc_offset_address(void)
     __asm__(".weak __rseq_offset\n\tmovq __rseq_offset@GOTPCREL(%%rip), %0" : "=r"(a));
 #elif defined(__aarch64__)
     __asm__(".weak __rseq_offset\n\tadrp %0, :got:__rseq_offset\n\t"
-            "ldr %0, [%0, #:got_lo12:__rseq_offset]" : "=r"(a));
+            "ldr %0, [%0, #:got_lo12:__rseq_offset]"
+            : "=r"(a));
 #else
     extern const ptrdiff_t percpu_rseq_libc_offset __asm__("__rseq_offset") __attribute__((weak));
     static const void *volatile word = &percpu_rseq_libc_offset;
@@ -922,15 +924,15 @@ static inline ptrdiff_t percpu_rseq_libc(unsigned *size)
 extern uint32_t percpu_rseq_aborts_v1;
 __attribute__((weak, used, visibility("hidden"))) uint32_t percpu_rseq_aborts_v1;
 
-__asm__(".ifndef percpu_rseq_abort_v1\n"
-        "\t.pushsection .text.percpu_rseq_abort_v1, \"axG\", %progbits, percpu_rseq_abort_v1, comdat\n"
-        "\t.weak percpu_rseq_abort_v1\n\t.hidden percpu_rseq_abort_v1\n"
-        "\t.type percpu_rseq_abort_v1, %function\n\t.balign 16\n"
-        PERCPU_RSEQ_STUB_SIGNATURE PERCPU_RSEQ_BROKEN_PAD
-        "percpu_rseq_abort_v1:\n\t.cfi_startproc\n\t.cfi_signal_frame\n"
-        PERCPU_RSEQ_STUB
-        "\t.cfi_endproc\n\t.size percpu_rseq_abort_v1, . - percpu_rseq_abort_v1\n"
-        "\t.popsection\n.endif\n");
+__asm__(
+    ".ifndef percpu_rseq_abort_v1\n"
+    "\t.pushsection .text.percpu_rseq_abort_v1, \"axG\", %progbits, percpu_rseq_abort_v1, comdat\n"
+    "\t.weak percpu_rseq_abort_v1\n\t.hidden percpu_rseq_abort_v1\n"
+    "\t.type percpu_rseq_abort_v1, %function\n\t.balign 16\n" PERCPU_RSEQ_STUB_SIGNATURE
+        PERCPU_RSEQ_BROKEN_PAD
+    "percpu_rseq_abort_v1:\n\t.cfi_startproc\n\t.cfi_signal_frame\n" PERCPU_RSEQ_STUB
+    "\t.cfi_endproc\n\t.size percpu_rseq_abort_v1, . - percpu_rseq_abort_v1\n"
+    "\t.popsection\n.endif\n");
 
 /* ---- [F] The critical sections -------------------------------------------------------------- */
 /*
@@ -981,59 +983,59 @@ __asm__(".ifndef percpu_rseq_abort_v1\n"
 
 #define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                        \
     static inline int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v, uint32_t bound) \
-    {                                                                                       \
-        __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") op PERCPU_RSEQ_SECTION_END       \
-                     : /* no outputs */                                                     \
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [v] value(v), \
-                       [bound] "r"(bound)                                                   \
-                     : PERCPU_RSEQ_CLOBBERS __VA_ARGS__                                     \
-                     : slow);                                                               \
-        return 0;                                                                           \
-    slow:                                                                                   \
-        PERCPU_RSEQ_LABEL_BARRIER();                                                        \
-        return -1;                                                                          \
+    {                                                                                              \
+        __asm__ goto(                                                                              \
+            PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") op PERCPU_RSEQ_SECTION_END                       \
+            : /* no outputs */                                                                     \
+            : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [v] value(v), [bound] "r"(bound)         \
+            : PERCPU_RSEQ_CLOBBERS __VA_ARGS__                                                     \
+            : slow);                                                                               \
+        return 0;                                                                                  \
+    slow:                                                                                          \
+        PERCPU_RSEQ_LABEL_BARRIER();                                                               \
+        return -1;                                                                                 \
     }
 
 #define PERCPU_RSEQ_COMMA_MEMORY , "memory"
-#define PERCPU_RSEQ_RESULT(op, ...)                                                         \
-    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f") op PERCPU_RSEQ_SECTION_END            \
-                     PERCPU_RSEQ_SECTION_RESULT                                             \
-                     : [status] "=r"(status), [out] "=&r"(*out)                             \
+#define PERCPU_RSEQ_RESULT(op, ...)                                            \
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")                          \
+                         op PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT \
+                     : [status] "=r"(status), [out] "=&r"(*out)                \
                      : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), __VA_ARGS__ \
                      : PERCPU_RSEQ_LIST_CLOBBERS)
 
-#define PERCPU_RSEQ_DEFINE_RESULT(name, type, op)                                           \
-    static inline int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v,          \
-                                         uint32_t bound, type *out)                         \
-    {                                                                                       \
-        uint32_t status;                                                                    \
-        PERCPU_RSEQ_RESULT(op, [bound] "r"(bound), [v] PERCPU_RSEQ_VALUE(v));                                   \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                    \
+#define PERCPU_RSEQ_DEFINE_RESULT(name, type, op)                                                  \
+    static inline int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v, uint32_t bound, \
+                                         type *out)                                                \
+    {                                                                                              \
+        uint32_t status;                                                                           \
+        PERCPU_RSEQ_RESULT(op, [bound] "r"(bound), [v] PERCPU_RSEQ_VALUE(v));                      \
+        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                           \
     }
 
-#define PERCPU_RSEQ_DEFINE_WIDTH(n)                                                         \
-    PERCPU_RSEQ_DEFINE_GOTO(add_u##n, uint##n##_t, PERCPU_RSEQ_ADDEND, PERCPU_RSEQ_OP_ADD_##n, )                \
-    PERCPU_RSEQ_DEFINE_GOTO(and_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_AND_##n, )                \
-    PERCPU_RSEQ_DEFINE_GOTO(or_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_OR_##n, )                  \
-    PERCPU_RSEQ_DEFINE_GOTO(store_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_STORE_##n,              \
-                            PERCPU_RSEQ_COMMA_MEMORY)                                       \
-    static inline int percpu_rseq_load_u##n(percpu_rseq_self_t self, const uint##n##_t *p,  \
-                                            uint32_t bound, uint##n##_t *out)               \
-    {                                                                                       \
-        uint32_t status;                                                                    \
-        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_LOAD_##n, [bound] "r"(bound));                   \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                    \
-    }                                                                                       \
-    PERCPU_RSEQ_DEFINE_RESULT(add_return_u##n, uint##n##_t, PERCPU_RSEQ_OP_ADD_RETURN_##n)  \
-    PERCPU_RSEQ_DEFINE_RESULT(xchg_u##n, uint##n##_t, PERCPU_RSEQ_OP_XCHG_##n)              \
-    static inline int percpu_rseq_cmpxchg_u##n(percpu_rseq_self_t self, uint##n##_t *p,     \
-                                               uint##n##_t expected, uint##n##_t v,         \
-                                               uint32_t bound, uint##n##_t *out)            \
-    {                                                                                       \
-        uint32_t status;                                                                    \
-        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_CMPXCHG_##n, \
-                           [bound] "r"(bound), [expected] "r"(expected), [v] "r"(v));       \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                    \
+#define PERCPU_RSEQ_DEFINE_WIDTH(n)                                                                \
+    PERCPU_RSEQ_DEFINE_GOTO(add_u##n, uint##n##_t, PERCPU_RSEQ_ADDEND, PERCPU_RSEQ_OP_ADD_##n, )   \
+    PERCPU_RSEQ_DEFINE_GOTO(and_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_AND_##n, )    \
+    PERCPU_RSEQ_DEFINE_GOTO(or_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_OR_##n, )      \
+    PERCPU_RSEQ_DEFINE_GOTO(store_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_STORE_##n,  \
+                            PERCPU_RSEQ_COMMA_MEMORY)                                              \
+    static inline int percpu_rseq_load_u##n(percpu_rseq_self_t self, const uint##n##_t *p,         \
+                                            uint32_t bound, uint##n##_t *out)                      \
+    {                                                                                              \
+        uint32_t status;                                                                           \
+        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_LOAD_##n, [bound] "r"(bound));                           \
+        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                           \
+    }                                                                                              \
+    PERCPU_RSEQ_DEFINE_RESULT(add_return_u##n, uint##n##_t, PERCPU_RSEQ_OP_ADD_RETURN_##n)         \
+    PERCPU_RSEQ_DEFINE_RESULT(xchg_u##n, uint##n##_t, PERCPU_RSEQ_OP_XCHG_##n)                     \
+    static inline int percpu_rseq_cmpxchg_u##n(percpu_rseq_self_t self, uint##n##_t *p,            \
+                                               uint##n##_t expected, uint##n##_t v,                \
+                                               uint32_t bound, uint##n##_t *out)                   \
+    {                                                                                              \
+        uint32_t status;                                                                           \
+        PERCPU_RSEQ_RESULT(                                                                        \
+            PERCPU_RSEQ_OP_CMPXCHG_##n, [bound] "r"(bound), [expected] "r"(expected), [v] "r"(v)); \
+        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                           \
     }
 PERCPU_RSEQ_DEFINE_WIDTH(32)
 PERCPU_RSEQ_DEFINE_WIDTH(64)
@@ -1042,7 +1044,8 @@ PERCPU_RSEQ_DEFINE_WIDTH(64)
 static inline int percpu_rseq_push(percpu_rseq_self_t self, struct percpu_rseq_list *p, void *node,
                                    size_t next, uint32_t bound)
 {
-    __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") PERCPU_RSEQ_OP_PUSH("%l[slow]") PERCPU_RSEQ_SECTION_END
+    __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") PERCPU_RSEQ_OP_PUSH("%l[slow]")
+                     PERCPU_RSEQ_SECTION_END
                  : /* no outputs */
                  : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [node] "r"(node), [next] "r"(next),
                    [bound] "r"(bound)
@@ -1066,8 +1069,8 @@ static inline int percpu_rseq_publish(percpu_rseq_self_t self, struct percpu_rse
                                       uint64_t v, uint32_t bound, uintptr_t *out)
 {
     uint32_t status;
-    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f") PERCPU_RSEQ_OP_PUBLISH PERCPU_RSEQ_SECTION_END
-                     PERCPU_RSEQ_SECTION_RESULT
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
+                         PERCPU_RSEQ_OP_PUBLISH PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
                      : [status] "=r"(status), [out] "=&r"(*out)
                      : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [bound] "r"(bound), [v] "r"(v)
                      : PERCPU_RSEQ_PUBLISH_CLOBBERS);
@@ -1077,8 +1080,8 @@ static inline int percpu_rseq_publish(percpu_rseq_self_t self, struct percpu_rse
 static inline int percpu_rseq_stamp(percpu_rseq_self_t self, uint32_t *cpu, uint64_t *out)
 {
     uint32_t status;
-    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f") PERCPU_RSEQ_OP_STAMP PERCPU_RSEQ_SECTION_END
-                     PERCPU_RSEQ_SECTION_RESULT
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
+                         PERCPU_RSEQ_OP_STAMP PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
                      : [status] "=r"(status), [out] "=&r"(*out), [cpu] "=&r"(*cpu)
                      : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"((void *)0), [bound] "r"(0x7fffffffu)
                      : PERCPU_RSEQ_PUBLISH_CLOBBERS);
@@ -1125,9 +1128,9 @@ static inline void percpu_rseq_valgrind_untrack(const void *start, size_t length
  * 4. SECTION_BEGIN: the address of 77 position-independently; a 64-bit store (32-bit: the low word,
  *    by endianness) to cpu_id + 4; label 72 directly after it; an unsigned load of cpu_id, an
  *    unsigned compare with %[bound].
- * 5. The OP_ strings. Nothing but the last instruction may store to shared memory. No call, no stack,
- *    no instruction that the assembler may turn into several with the store among them. PUBLISH on
- *    a weakly ordered machine: a release barrier before, or in, the commit.
+ * 5. The OP_ strings. Nothing but the last instruction may store to shared memory. No call, no
+ *    stack, no instruction that the assembler may turn into several with the store among them.
+ *    PUBLISH on a weakly ordered machine: a release barrier before, or in, the commit.
  * 6. The stub: signature, then count, restart, give up. Its unwind line: DW_CFA_val_expression for
  *    the return column = the word at descriptor register + 32. Where the return column is an
  *    ordinary register choose a pseudo register with .cfi_return_column.
