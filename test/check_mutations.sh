@@ -25,7 +25,12 @@ build() { # build FLAG...
 }
 
 run() {
-    (ulimit -c 0; exec timeout -k 5 120 "$tmp/test") >"$tmp/out" 2>&1
+    # The inner shell stays, to report a death by signal to the file.
+    (
+        ulimit -c 0
+        timeout -k 5 120 "$tmp/test"
+        exit $?
+    ) >"$tmp/out" 2>&1
     rc=$?
 }
 
@@ -47,44 +52,62 @@ caught() {
     fi
 }
 
-echo "TAP version 13"
-for cc in gcc clang musl-gcc; do
-    if ! command -v $cc >/dev/null; then
-        n=$((n + 1))
-        echo "ok $n - $cc # SKIP no $cc"
-        continue
+skipped() {
+    n=$((n + 1))
+    echo "ok $n - $1 # SKIP $2"
+}
+
+# ready: the unbroken test passes with $cc, or says why it cannot run.
+ready() {
+    if ! command -v "$cc" >/dev/null; then
+        skipped "$cc" "no $cc"
+        return 1
     fi
     if ! build; then
         result 1 "$cc: the unbroken test compiles"
-        continue
+        return 1
     fi
     run
     if [ "$rc" = 77 ]; then
-        n=$((n + 1))
-        echo "ok $n - $cc # SKIP $(sed -n 's/.*SKIP //p' "$tmp/out")"
-        continue
+        skipped "$cc" "$(sed -n 's/.*SKIP //p' "$tmp/out")"
+        return 1
     fi
     result $((rc != 0)) "$cc: nothing broken, nothing fails"
-    one_cpu=$(grep -c 'SKIP only one CPU' "$tmp/out")
-    caught test "protection that starts an instruction late" -DPERCPU_BREAK_LATE_START \
-        '^# .*: not aborted inside wrong: boundary 2 '
-    caught test "an instruction after the commit" -DPERCPU_BREAK_COMMIT_NOT_LAST \
-        "^# (inc|add) .*: a copy's content wrong: .*\\(inside\\)"
+}
+
+no_bound() {
     caught signal "no check of the CPU id" -DPERCPU_BREAK_NO_BOUND \
         '^not ok .*CPU beyond the bound: no copy of the first bank is touched'
+}
+
+# The strings are the same for every compiler, so one compiler is enough.
+cc=gcc
+command -v gcc >/dev/null || cc=clang
+if ready; then
+    one_cpu=$(grep -c 'SKIP only one CPU' "$tmp/out")
+    caught test "protection that starts an instruction late" -DPERCPU_BREAK_LATE_START \
+        '^# .*: not aborted inside wrong: boundary [23] '
+    caught test "an instruction after the commit" -DPERCPU_BREAK_COMMIT_NOT_LAST \
+        "^# (inc|add) .*: a copy's content wrong: .*\\(inside\\)"
+    no_bound
     caught test "a fallback in the first bank" -DPERCPU_BREAK_FALLBACK_ROW \
         '^not ok .*acts on the second bank'
     caught signal "a displaced signature" -DPERCPU_BREAK_SIGNATURE 'never printed'
     if [ "$(uname -m)" != x86_64 ]; then
-        n=$((n + 1))
-        echo "ok $n - $cc: a CPU id from before a migration # SKIP written for x86-64 only"
+        skipped "$cc: a CPU id from before a migration" "written for x86-64 only"
     elif [ "$one_cpu" != 0 ]; then
-        n=$((n + 1))
-        echo "ok $n - $cc: a CPU id from before a migration # SKIP only one CPU is allowed"
+        skipped "$cc: a CPU id from before a migration" "only one CPU is allowed"
     else
         caught test "a CPU id from before a migration" -DPERCPU_BREAK_STALE_CPU \
-            "^# .*wrong: boundary .*act: migration"
+            '^# .*wrong: boundary .*act: migration'
     fi
-done
+fi
+
+# Where the registration is our own, a thread's first operation finds no id.
+cc=musl-gcc
+if ready; then
+    no_bound
+    caught signal "a displaced signature" -DPERCPU_BREAK_SIGNATURE 'never printed'
+fi
 echo "1..$n"
 exit $failed

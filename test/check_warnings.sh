@@ -30,11 +30,13 @@ done
 standards() {
     suffix=$1 flags=$2 cc=$3
     shift 3
-    quick= # after the first standard, -O0 need not generate code again
+    quick= last= # the first and the last standard generate code, the others only parse
+    for std in "$@"; do last=$std; done
     for std in "$@"; do
+        [ $std = $last ] && quick=
         for header in percpu rseq_abi; do
             # shellcheck disable=SC2086 # lists of words
-            try $cc -std=$std $flags -O2 -I. -c "$tmp/${header}_first.$suffix" -o "$tmp/o"
+            try $cc -std=$std $flags -O2 $quick -I. -c "$tmp/${header}_first.$suffix" -o "$tmp/o"
             # shellcheck disable=SC2086
             try $cc -std=$std $flags -O0 $quick -I. -c "$tmp/${header}_last.$suffix" -o "$tmp/o"
         done
@@ -49,7 +51,8 @@ uses_everything() {
         gcc -I. -E "$tmp/all.c" | perl test/matrix/names.pl $header.h | sed -n 's/^function //p'
         # Macros of rseq_abi.h are for its own blocks.
         [ $header = percpu ] && gcc -I. -E -dM "$tmp/all.c" |
-            sed -nE 's/^#define ((percpu_|this_cpu_)[a-z0-9_]+|PERCPU_NEW|PERCPU_VERSION\w+|PERCPU_STRIDE)[ (].*/\1/p'
+            sed -nE 's/^#define (\w+)[ (].*/\1/p' |
+            grep -xE '(percpu_|this_cpu_)[a-z0-9_]+|PERCPU_(NEW|VERSION\w+|STRIDE)'
     done | grep -v '_priv_' | sort -u >"$tmp/names"
     while read -r name; do
         grep -qw "$name" test/matrix/use_all.h || complain "use_all.h does not use $name"
@@ -90,7 +93,8 @@ for cc in g++ g++-13 g++-14 g++-15 clang++ clang++-15 clang++-16 clang++-17 clan
     end "C++ with $cc: $cxx_standards"
 done
 [ $newer_gcc = 1 ] || skip "C and C++ with a newer gcc" "none of gcc-13 to gcc-15 is installed"
-[ $newer_clang = 1 ] || skip "C and C++ with a newer clang" "none of clang-15 to clang-20 is installed"
+[ $newer_clang = 1 ] || skip "C and C++ with a newer clang" \
+    "none of clang-15 to clang-20 is installed"
 
 # clang -Weverything, minus
 #   -Wpadded                          layouts are checked by assertions
@@ -101,7 +105,7 @@ done
 #   -Wc++98-compat*, -Wpre-c11-compat are about older languages than those supported
 #   -Wswitch-default                  contradicts -Wcovered-switch-default
 #   -Wbad-function-cast               (unsigned)f(): the header's casts are meant
-everything="-Weverything -Werror"
+everything="-Weverything -Werror -Wno-unknown-warning-option"
 for w in padded used-but-marked-unused declaration-after-statement documentation-unknown-command \
     unsafe-buffer-usage c++98-compat c++98-compat-pedantic pre-c11-compat switch-default \
     bad-function-cast; do
@@ -112,11 +116,11 @@ for cc in clang clang-15 clang-16 clang-17 clang-18 clang-19 clang-20; do
     # Older ones do not know all of these names.
     for std in c99 c11 c2x; do
         # shellcheck disable=SC2086
-        try $cc -std=$std $everything -Wno-unknown-warning-option -O2 -I. -c "$tmp/percpu_first.c" -o "$tmp/o"
+        try $cc -std=$std $everything -O2 -I. -c "$tmp/percpu_first.c" -o "$tmp/o"
     done
     for std in c++11 c++20; do
         # shellcheck disable=SC2086
-        try $cc -std=$std $everything -Wno-unknown-warning-option -O2 -I. -c "$tmp/percpu_first.cc" -o "$tmp/o"
+        try $cc -std=$std $everything -O2 -I. -c "$tmp/percpu_first.cc" -o "$tmp/o"
     done
     end "$cc -Weverything, with reasoned exceptions"
 done
@@ -145,8 +149,8 @@ for cc in gcc clang; do
         # shellcheck disable=SC2086
         try $cc -std=c11 $warn_c -O2 $option -I. -c "$tmp/percpu_first.c" -o "$tmp/o" || continue
         # shellcheck disable=SC2086
-        try $cc -std=gnu11 -O2 $option $pic -I. -Itest test/test_example.c -o "$tmp/example" -pthread ||
-            continue
+        try $cc -std=gnu11 -O2 $option $pic -I. -Itest test/test_example.c \
+            -o "$tmp/example" -pthread || continue
         # gcc's thread sanitizer does not start under the address layout of newer kernels.
         [ "$option" = -fsanitize=thread ] || run env GMON_OUT_PREFIX="$tmp/g" "$tmp/example"
     done

@@ -153,26 +153,44 @@ __attribute__((unused)) static int insn_is_exit(const unsigned char *i)
 #endif
 }
 
+/*
+ * Instruction boundaries of a section: [0, start) arm it, [start, post) are inside, [post] after.
+ * Where the inside starts is not taken from the descriptor, which may be wrong about it: right after
+ * the first store, which arms.
+ */
 #define MAX_BOUNDARIES 32
-/* Instruction boundaries of a section: [0, start) arm it, [start, post) are inside, [post] after. */
 struct boundaries {
     unsigned start, post;
     unsigned char *at[MAX_BOUNDARIES];
 };
 
-/* Return: 1; 0 on an instruction that is unknown here, or that straddles an end. */
+/* Is instruction number @n, from the restart address on, the store? */
+__attribute__((unused)) static int insn_arms(const unsigned char *i, unsigned n)
+{
+#if defined(__x86_64__)
+    (void)i;
+    return n == 1; /* lea, mov */
+#elif defined(__aarch64__)
+    (void)i;
+    return n == 2; /* adrp, add, str */
+#else
+    (void)n; /* the linker may make one of the two that load the address */
+    return (i[0] & 0x7f) == 0x23 || ((i[0] & 3) == 0 && (i[1] & 0xe0) == 0xe0); /* sd */
+#endif
+}
+
+/* Return: 1; 0 on an instruction that is unknown here, or that straddles the end. */
 __attribute__((unused)) static int find_boundaries(const struct percpu_rseq_site *site,
                                                    struct boundaries *b)
 {
-    uintptr_t start = (uintptr_t)site->descriptor.start_ip;
-    uintptr_t post = start + (uintptr_t)site->descriptor.post_commit_offset;
+    uintptr_t post = (uintptr_t)(site->descriptor.start_ip + site->descriptor.post_commit_offset);
     uintptr_t at = (uintptr_t)site->restart_ip;
     unsigned n = 0;
-    b->start = MAX_BOUNDARIES;
+    b->start = 0;
     while (at < post && n < MAX_BOUNDARIES - 1) {
         unsigned length = insn_length((const unsigned char *)at);
-        if (at == start)
-            b->start = n;
+        if (b->start == 0 && insn_arms((const unsigned char *)at, n))
+            b->start = n + 1;
         b->at[n++] = (unsigned char *)at;
         if (length < TRAP_SIZE)
             return 0;
@@ -180,7 +198,7 @@ __attribute__((unused)) static int find_boundaries(const struct percpu_rseq_site
     }
     b->at[n] = (unsigned char *)at;
     b->post = n;
-    return at == post && b->start < n;
+    return at == post && b->start != 0 && n > b->start;
 }
 
 /* Make the code of all sections writable. Return: 1; 0 where the system refuses. */

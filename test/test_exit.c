@@ -174,6 +174,8 @@ static void late_destructor(struct late *l, unsigned which)
     struct percpu_status s;
     operate();
     raise(SIGUSR1);
+    if (which && l->operates_first) /* not allowed to come back, even if asked to */
+        (void)percpu_thread_register();
     s = percpu_status();
     l->passes[which]++;
     l->sections[which] += s.mode != PERCPU_MODE_FALLBACK;

@@ -56,8 +56,9 @@ static int leave_sections(void)
     percpu_thread_unregister();
 #if PERCPU_RSEQ_PORTED
     unsigned lengths[2] = {32, percpu_status().length};
-    for (int i = 0; i < 2 && percpu_status().mode != PERCPU_MODE_FALLBACK; i++)
+    for (int i = 0; i < 2 && percpu_cpu_raw() >= 0; i++)
         syscall(PERCPU_RSEQ_SYSCALL, percpu_priv_area(), lengths[i], 1, PERCPU_RSEQ_SIGNATURE);
+    percpu_thread_unregister(); /* and not to come back */
 #endif
     return percpu_status().mode == PERCPU_MODE_FALLBACK;
 }

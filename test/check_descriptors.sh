@@ -1,0 +1,148 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# The descriptors and sections of linked programs, as test/descriptors.pl verifies them: every flavor of the
+# Makefile, shared objects, linkers, other processors. And that the verifier notices what is broken.
+cd "$(dirname "$0")/.." || exit 2
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/descriptors.XXXXXX") || exit 2
+trap 'rm -rf "$tmp"' EXIT
+n=0 failed=0 option=
+
+result() { # result STATUS NAME [FILE]: one line of TAP, with FILE's first lines if it failed
+    n=$((n + 1))
+    if [ "$1" = 0 ]; then
+        echo "ok $n - $2"
+    else
+        echo "not ok $n - $2"
+        failed=1
+        [ -z "$3" ] || head -8 "$3" | sed 's/^/# | /'
+    fi
+}
+skipped() {
+    n=$((n + 1))
+    echo "ok $n - $1 # SKIP $2"
+}
+have() { command -v "$1" >/dev/null; }
+
+for tool in perl readelf objdump; do
+    have $tool || { echo "1..0 # SKIP no $tool"; exit 77; }
+done
+
+verify() { # verify NAME FILE [PREFIX]
+    perl test/descriptors.pl ${option:+"$option"} ${3:+-p "$3"} "$2" >"$tmp/out" 2>&1
+    local rc=$?
+    if [ $rc = 0 ]; then
+        result 0 "$1: $(cat "$tmp/out")"
+    elif [ $rc = 2 ]; then
+        skipped "$1" "it has no sections"
+    else
+        result 1 "$1" "$tmp/out"
+    fi
+}
+
+# compiled NAME COMMAND...: run a compiler; a failure is a result.
+compiled() {
+    local name=$1
+    shift
+    "$@" >"$tmp/out" 2>&1 && return 0
+    result 1 "$name: compiles" "$tmp/out"
+    return 1
+}
+
+# ---- What make check runs
+for flavor in gcc gcc-O0 gcc-pic gcc-nopie gcc-static gcc-staticpie gcc-lto clang clang-O0 gxx clangxx musl \
+    musl-pic musl-static musl-clang; do
+    case $flavor in
+    gcc*) compiler=gcc ;;
+    clang | clang-O0) compiler=clang ;;
+    gxx) compiler=g++ ;;
+    clangxx) compiler=clang++ ;;
+    musl-clang) compiler=clang ;;
+    musl*) compiler=musl-gcc ;;
+    esac
+    if ! have $compiler || { [ $flavor = musl-clang ] && ! have musl-gcc; }; then
+        skipped "$flavor" "no $compiler"
+        continue
+    fi
+    for test in test_sections test_example; do
+        compiled "$flavor/$test" make -s "build/t/$flavor/$test" &&
+            verify "$flavor/$test" "build/t/$flavor/$test"
+    done
+done
+
+# Whatever else is built already, in one line.
+others=0 wrong=0
+: >"$tmp/wrong"
+for file in build/t/*/test_*; do
+    case $file in
+    build/t/*.*/* | */test_sections | */test_example) continue ;;
+    esac
+    [ -x "$file" ] && [ "$file" -nt percpu.h ] && [ "$file" -nt rseq_abi.h ] || continue
+    perl test/descriptors.pl "$file" >"$tmp/out" 2>&1
+    case $? in
+    0) others=$((others + 1)) ;;
+    2) ;;
+    *) wrong=$((wrong + 1)); { echo "$file:"; head -3 "$tmp/out"; } >>"$tmp/wrong" ;;
+    esac
+done
+result $((wrong != 0)) "$others other programs in build/t" "$tmp/wrong"
+
+# ---- Shared objects, linkers, optimisation
+flags="-std=gnu11 -g -I. -Itest -pthread"
+for cc in gcc clang musl-gcc; do
+    have $cc || { skipped "shared object, $cc" "no $cc"; continue; }
+    # shellcheck disable=SC2086 # a list of flags
+    compiled "shared object, $cc" $cc $flags -O2 -fPIC -shared test/test_sections.c -o "$tmp/$cc.so" &&
+        verify "shared object, $cc" "$tmp/$cc.so"
+done
+for ld in gold lld; do
+    have ld.$ld || { skipped "linked with $ld" "no ld.$ld"; continue; }
+    for mode in -pie -no-pie; do
+        pic=-fPIE
+        [ $mode = -pie ] || pic=-fno-pic
+        # shellcheck disable=SC2086
+        compiled "linked with $ld $mode" gcc $flags -O2 -fuse-ld=$ld $pic $mode \
+            test/test_sections.c -o "$tmp/$ld" && verify "linked with $ld $mode" "$tmp/$ld"
+    done
+done
+for ld in bfd gold lld; do
+    have ld.$ld || { skipped "--gc-sections with $ld" "no ld.$ld"; continue; }
+    # shellcheck disable=SC2086
+    compiled "--gc-sections with $ld" gcc $flags -O2 -ffunction-sections -fuse-ld=$ld -Wl,--gc-sections \
+        test/test_sections.c -o "$tmp/$ld" && option=-g verify "--gc-sections with $ld" "$tmp/$ld"
+done
+if have gcc; then
+    for opt in -Os -O3 "-O2 -fcf-protection -fstack-protector-all"; do
+        [ "$(uname -m)" = x86_64 ] || [ "${opt#*-fcf}" = "$opt" ] || continue
+        # shellcheck disable=SC2086
+        compiled "gcc $opt" gcc $flags $opt test/test_sections.c -o "$tmp/opt" && verify "gcc $opt" "$tmp/opt"
+    done
+fi
+
+# ---- Other processors
+for arch in x86_64 aarch64 riscv64; do
+    [ $arch = "$(uname -m)" ] && continue
+    cc=$arch-linux-gnu-gcc
+    have $cc || { skipped $arch "no $cc"; continue; }
+    for opt in -O2 "-O2 -static" "-O2 -fPIC -shared" "-O2 -no-pie -fno-pic"; do
+        # shellcheck disable=SC2086
+        compiled "$arch $opt" $cc $flags $opt test/test_sections.c -o "$tmp/$arch" &&
+            verify "$arch $opt" "$tmp/$arch" $arch-linux-gnu-
+    done
+done
+
+# ---- The verifier can say no
+notices() { # notices NAME FLAG PATTERN
+    # shellcheck disable=SC2086
+    compiled "broken: $1" gcc $flags -O2 "$2" test/test_example.c -o "$tmp/broken" || return
+    perl test/descriptors.pl "$tmp/broken" >"$tmp/out" 2>&1
+    [ $? = 1 ] && grep -q "$3" "$tmp/out"
+    result $? "notices $1" "$tmp/out"
+}
+if have gcc; then
+    notices "protection that starts late" -DPERCPU_BREAK_LATE_START 'not armed as expected'
+    notices "an instruction after the commit" -DPERCPU_BREAK_COMMIT_NOT_LAST 'stores before the last'
+    notices "a displaced signature" -DPERCPU_BREAK_SIGNATURE 'signature is'
+fi
+echo "1..$n"
+exit $failed

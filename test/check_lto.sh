@@ -1,0 +1,73 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# check_lto.sh - optimisers: every level, position independence and link-time optimisation, run
+# with signals that abort sections.
+cd "$(dirname "$0")/.." || exit 2
+. test/matrix/tap.sh
+common="-g -I. -Itest -Itest/matrix -Wall -Wextra -Wpedantic -Wno-vla"
+sources="test/matrix/lto_main.c test/matrix/lto_part.c"
+
+# build_and_run CC FLAGS...
+build_and_run() {
+    cc=$1
+    shift
+    case $cc in
+    *++) as="-x c++ -std=gnu++11" ;;
+    *) as="-std=gnu11" ;;
+    esac
+    # shellcheck disable=SC2086 # lists of words
+    try $cc $as $common "$@" $sources -o "$tmp/program" -pthread && run "$tmp/program"
+}
+
+for cc in gcc clang g++ clang++; do
+    if ! have $cc; then
+        skip "levels with $cc" "$cc is not installed"
+        skip "positions with $cc" "$cc is not installed"
+        skip "link-time optimisation with $cc" "$cc is not installed"
+        continue
+    fi
+    for level in -O0 -O1 -O2 -O3 -Os -Og "-O3 -funroll-all-loops"; do
+        case $cc$level in clang*-all-*) level="-O3 -funroll-loops" ;; esac
+        # shellcheck disable=SC2086
+        build_and_run $cc $level -fPIE -pie
+    done
+    end "levels with $cc: -O0 -O1 -O2 -O3 -Os -Og, unrolled"
+
+    for level in -O0 -O3; do
+        build_and_run $cc $level -fno-pic -no-pie
+        build_and_run $cc $level -fno-pic -static
+        build_and_run $cc $level -fPIC -pie
+        case $cc in *++) as="-x c++ -std=gnu++11" ;; *) as="-std=gnu11" ;; esac
+        # shellcheck disable=SC2086
+        try $cc $as $common $level -fPIC -shared test/matrix/lto_part.c -o "$tmp/libpart.so" &&
+            try $cc $as $common $level -fPIE -pie test/matrix/lto_main.c -x none -L"$tmp" -lpart \
+                "-Wl,-rpath,$tmp" -o "$tmp/program" -pthread && run "$tmp/program"
+    done
+    end "positions with $cc: -no-pie, -static, -fPIC, a shared object"
+
+    case $cc in
+    g*)
+        for level in -O1 -O2 -O3 -Os; do
+            build_and_run $cc $level -flto
+            build_and_run $cc $level -flto -flto-partition=max
+            build_and_run $cc $level -flto -flto-partition=one -fno-pic -no-pie
+        done
+        build_and_run $cc -O2 -flto -ffat-lto-objects -fPIC -pie
+        build_and_run $cc -O2 -fwhole-program -flto
+        end "link-time optimisation with $cc: default, max, one partition"
+        ;;
+    clang*)
+        if ! have ld.lld; then
+            skip "link-time optimisation with $cc" "ld.lld is not installed"
+            continue
+        fi
+        for level in -O1 -O2 -O3 -Os; do
+            build_and_run $cc $level -flto=full -fuse-ld=lld
+            build_and_run $cc $level -flto=thin -fuse-ld=lld
+            build_and_run $cc $level -flto=thin -fuse-ld=lld -fno-pic -no-pie
+        done
+        end "link-time optimisation with $cc: full, thin"
+        ;;
+    esac
+done
+finish

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+# fetch.sh - kernels and libcs out of the distribution's packages, into a cache. Sourced by run.
+#
+# Nothing is installed. Each suite and architecture has an apt state of its own, on the mirror that
+# this machine's own sources name. What cannot be had leaves its reason in $why and returns 1.
+# shellcheck shell=bash
+
+cache=${PERCPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/percpu}
+why=
+
+# mirror SUITE - where SUITE is. PERCPU_MIRROR and PERCPU_MIRROR_SECURITY say otherwise.
+mirror() {
+    local uris
+    uris=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | sort -u)
+    case $1 in
+    *-security)
+        printf '%s\n' "${PERCPU_MIRROR_SECURITY:-$(grep '/debian-security/*$' <<<"$uris" | head -n 1)}" ;;
+    *) printf '%s\n' "${PERCPU_MIRROR:-$(grep '/debian/*$' <<<"$uris" | head -n 1)}" ;;
+    esac
+}
+
+# private_apt SUITE ARCH TOOL ARG... - apt-get or apt-cache on that suite's own state
+private_apt() {
+    local suite=$1 arch=$2 tool=$3 dir=$cache/apt/$1.$2
+    shift 3
+    "$tool" -qq -o Dir::State="$dir" -o Dir::State::status="$dir/status" -o Dir::Cache="$dir/cache" \
+        -o Dir::Etc::sourcelist="$dir/sources.list" -o Dir::Etc::sourceparts=/dev/null \
+        -o Dir::Etc::preferencesparts=/dev/null -o APT::Architecture="$arch" -o APT::Architectures::="$arch" \
+        -o Acquire::Languages=none -o Acquire::Retries=3 -o APT::Sandbox::User= \
+        -o Acquire::Check-Valid-Until=false "$@"
+}
+
+# index SUITE ARCH - make sure that its index is here, and no older than a day
+index() {
+    local suite=$1 arch=$2 dir=$cache/apt/$1.$2 uri
+    if [ -e "$dir/ok" ] && { [ -n "${PERCPU_OFFLINE-}" ] || [ -n "$(find "$dir/ok" -mtime -1)" ]; }; then
+        return 0
+    fi
+    command -v apt-get >/dev/null || { why="no apt-get on this machine"; return 1; }
+    uri=$(mirror "$suite")
+    [ -n "$uri" ] || { why="apt's sources name no mirror that has $suite"; return 1; }
+    mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
+    : >>"$dir/status"
+    echo "deb [arch=$arch signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $suite main" \
+        >"$dir/sources.list"
+    if private_apt "$suite" "$arch" apt-get update >"$dir/log" 2>&1 \
+        && ls "$dir"/lists/*_Packages* >/dev/null 2>&1; then
+        : >"$dir/ok"
+    elif [ ! -e "$dir/ok" ]; then
+        why="no index of $suite for $arch: $(grep -m 1 '^[EW]:' "$dir/log" | cut -c 1-100)"
+        return 1
+    fi
+}
+
+# newest SUITE ARCH REGEX - the package of that name with the highest version
+newest() {
+    private_apt "$1" "$2" apt-cache pkgnames 2>/dev/null | grep -E "^($3)\$" | sort -V | tail -n 1
+}
+
+# package SUITE ARCH REGEX - download; the file's name in $deb
+package() {
+    local suite=$1 arch=$2 name dir=$cache/debs
+    index "$suite" "$arch" || return 1
+    name=$(newest "$suite" "$arch" "$3")
+    [ -n "$name" ] || { why="$suite has no package $3 for $arch"; return 1; }
+    mkdir -p "$dir"
+    rm -rf "$dir/$suite.$arch.$name.new"
+    mkdir "$dir/$suite.$arch.$name.new"
+    if (cd "$dir/$suite.$arch.$name.new" \
+        && private_apt "$suite" "$arch" apt-get download "$name:$arch" >log 2>&1); then
+        deb=$(echo "$dir/$suite.$arch.$name.new"/*.deb)
+        [ -e "$deb" ] && return 0
+    fi
+    why="$name cannot be downloaded: $(tail -n 1 "$dir/$suite.$arch.$name.new/log" | cut -c 1-100)"
+    return 1
+}
+
+# fetch_kernel SUITE ARCH REGEX - the bare kernel; its path in $kernel
+fetch_kernel() {
+    local key=$cache/kernels/$1.$2.$(printf %s "$3" | tr -c 'A-Za-z0-9\n' _) deb
+    kernel=$key/kernel
+    [ -e "$kernel" ] && return 0
+    package "$1" "$2" "$3" || return 1
+    rm -rf "$key.new"
+    mkdir -p "$key.new"
+    dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$key.new" --wildcards --transform 's,.*/,,' \
+        './boot/vmlinu[xz]-*' './usr/lib/modules/*/vmlinuz' 2>/dev/null
+    find "$key.new" -type f -size +1M | head -n 1 | while read -r file; do mv "$file" "$key.new/kernel"; done
+    rm -rf "$(dirname "$deb")"
+    [ -e "$key.new/kernel" ] || { why="no kernel inside $(basename "$deb")"; return 1; }
+    basename "$deb" >"$key.new/package"
+    unwrap "$key.new/kernel" || { why="cannot unpack the kernel of $(basename "$deb")"; return 1; }
+    rm -rf "$key"
+    mv "$key.new" "$key"
+}
+
+# unwrap FILE - an EFI zboot wrapper (magic "zimg" at 4) to the kernel that is inside it
+unwrap() {
+    local at size kind
+    [ "$(dd if="$1" bs=1 skip=4 count=4 2>/dev/null | tr -d "\0")" = zimg ] || return 0
+    at=$(od -A n -t u4 -j 8 -N 4 "$1" | tr -d ' ')
+    size=$(od -A n -t u4 -j 12 -N 4 "$1" | tr -d ' ')
+    kind=$(dd if="$1" bs=1 skip=24 count=4 2>/dev/null | tr -d '\0')
+    case $kind in gzip) kind=gzip ;; zstd) kind=zstd ;; xz*) kind=xz ;; *) return 1 ;; esac
+    tail -c +"$((at + 1))" "$1" | head -c "$size" | "$kind" -dc >"$1.inside" 2>/dev/null
+    [ -s "$1.inside" ] && mv "$1.inside" "$1"
+}
+
+# fetch_tree NAME SUITE ARCH REGEX... - packages unpacked into $cache/libc/NAME; the path in $tree
+fetch_tree() {
+    local name=$1 suite=$2 arch=$3 regex deb
+    shift 3
+    tree=$cache/libc/$name
+    [ -e "$tree/ok" ] && return 0
+    rm -rf "$tree"
+    mkdir -p "$tree"
+    for regex in "$@"; do
+        package "$suite" "$arch" "$regex" || return 1
+        dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$tree" --exclude=./usr/share --exclude='*/gconv' || return 1
+        basename "$deb" >>"$tree/packages"
+        rm -rf "$(dirname "$deb")"
+    done
+    # Links to absolute paths would lead out of the tree.
+    find "$tree" -type l -lname '/*' | while read -r link; do
+        ln -sfn "$tree$(readlink "$link")" "$link"
+    done
+    : >"$tree/ok"
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Every operation on shared objects by more threads than CPUs, where all threads have rseq, none has,
+ * and half of them have: the results equal what the threads counted for themselves. A timer
+ * interrupts each thread; its handler gives the CPU away, so that another thread acts on the same
+ * copy between an abort and the new start.
+ *
+ * Goes red, for example, where the fallback acts on a copy that sections write, where a section
+ * uses the CPU number of its first try, where the commit is not the last instruction.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "percpu.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "tap.h"
+
+/* TEST_SCALE, in percent: fewer rounds for slow tools. */
+static unsigned scaled(unsigned n)
+{
+    const char *percent = getenv("TEST_SCALE");
+    unsigned by = percent ? (unsigned)strtoul(percent, (char **)0, 10) : 100;
+    return n * by / 100 ? n * by / 100 : 1;
+}
+
+enum { MAX_THREADS = 24, TOKENS_PER_THREAD = 8 };
+enum who { ALL, NONE, HALF };
+
+struct object {
+    uint32_t added32;
+    uint32_t exchanged; /* a token */
+    percpu_word added, returned, compared;
+    percpu_word bits; /* upper half: a bit per thread; lower half: a count */
+};
+#define COUNT_BITS (sizeof(percpu_word) * 4)
+
+struct worker {
+    pthread_t thread;
+    unsigned index, wants_sections;
+    unsigned wrong, on_sections, on_fallback;
+    uint32_t held;
+    uint32_t added32;
+    percpu_word added, returned_sum, counted, compared, counter;
+};
+
+static struct object *object;
+static struct percpu_counter counter;
+static unsigned rounds, cpus[MAX_THREADS], n_cpus;
+
+static void give_way(int sig)
+{
+    int saved = errno;
+    (void)sig;
+    sched_yield();
+    errno = saved;
+}
+
+/* Signal @sig to this thread every @us. Raw system calls: libcs name the members differently. */
+static int start_timer(int sig, long us, int *id)
+{
+    struct {
+        void *value;
+        int signo, notify, tid, rest[11];
+    } event = {0, 0, 0, 0, {0}};
+    struct itimerspec every = {{0, us * 1000}, {0, us * 1000}};
+    event.signo = sig;
+    event.notify = 4; /* SIGEV_THREAD_ID */
+    event.tid = (int)syscall(SYS_gettid);
+    return syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, id) == 0
+           && syscall(SYS_timer_settime, *id, 0, &every, (void *)0) == 0;
+}
+
+#if PERCPU_RSEQ_PORTED
+/* seccomp for this thread alone: rseq answers EPERM. The kernel's structures, as in its ABI. */
+static int refuse_rseq(void)
+{
+    struct instruction {
+        uint16_t code;
+        uint8_t jump_true, jump_false;
+        uint32_t k;
+    } code[] = {
+        {0x20, 0, 0, 0},                      /* load the number */
+        {0x15, 0, 1, PERCPU_RSEQ_SYSCALL},    /* is it rseq? */
+        {0x06, 0, 0, 0x00050000u | EPERM},    /* then an error */
+        {0x06, 0, 0, 0x7fff0000u},            /* or allow */
+    };
+    struct {
+        unsigned short length;
+        struct instruction *code;
+    } program = {4, code};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(22 /* PR_SET_SECCOMP */, 2, &program) == 0;
+}
+#endif
+
+/*
+ * Have this thread operate without rseq: by a sandbox of its own, so that its registration fails;
+ * where libc has registered it already, by taking that back.
+ */
+static int leave_sections(void)
+{
+#if PERCPU_RSEQ_PORTED
+    if (percpu_cpu_raw() < 0 && !percpu_priv_state.libc_size && refuse_rseq()) {
+        (void)percpu_thread_register();
+    } else {
+        unsigned lengths[2] = {32, percpu_status().length};
+        percpu_thread_unregister();
+        for (int i = 0; i < 2 && percpu_cpu_raw() >= 0; i++)
+            syscall(PERCPU_RSEQ_SYSCALL, percpu_priv_area(), lengths[i], 1, PERCPU_RSEQ_SIGNATURE);
+        percpu_thread_unregister(); /* and not to come back */
+    }
+#endif
+    return percpu_status().mode == PERCPU_MODE_FALLBACK;
+}
+
+/* Own bit on, read, off, read, with counting in the same word. On one CPU: one copy. */
+static void bit_protocol(struct worker *w)
+{
+    const percpu_word bit = (percpu_word)1 << (COUNT_BITS + w->index);
+    this_cpu_or(object->bits, bit);
+    this_cpu_add(object->bits, 1);
+    w->wrong += !(this_cpu_read(object->bits) & bit);
+    this_cpu_and(object->bits, ~bit);
+    this_cpu_inc(object->bits);
+    w->wrong += (this_cpu_read(object->bits) & bit) != 0;
+    w->counted += 2;
+}
+
+static void increment_by_compare(struct worker *w)
+{
+    percpu_word old = this_cpu_read(object->compared), seen;
+    while ((seen = this_cpu_cmpxchg(object->compared, old, old + 1)) != old)
+        old = seen;
+    w->compared++;
+}
+
+static void *work(void *arg)
+{
+    struct worker *w = (struct worker *)arg;
+    int timer, timed;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpus[w->index % n_cpus], &set);
+    sched_setaffinity(0, sizeof set, &set);
+    if (!w->wants_sections)
+        w->wrong += !leave_sections();
+    timed = start_timer(SIGUSR1, 70, &timer);
+    for (unsigned i = 0; i < rounds; i++) {
+        this_cpu_add(object->added32, i);
+        w->added32 += i;
+        this_cpu_sub(object->added, 3);
+        this_cpu_add(object->added, 0x100000001);
+        w->added += 0x100000001 - 3;
+        w->returned_sum += this_cpu_add_return(object->returned, 1);
+        w->held = this_cpu_xchg(object->exchanged, w->held);
+        bit_protocol(w);
+        increment_by_compare(w);
+        percpu_counter_add(&counter, i);
+        w->counter += i;
+    }
+    if (timed)
+        syscall(SYS_timer_delete, timer);
+    *(percpu_status().mode == PERCPU_MODE_FALLBACK ? &w->on_fallback : &w->on_sections) = 1;
+    return (void *)0;
+}
+
+static void exact(enum who who, const char *name)
+{
+    static struct worker workers[MAX_THREADS];
+    struct object *copy, sum;
+    struct worker all;
+    unsigned n = 2 * n_cpus + 3, tokens_seen[MAX_THREADS + 1] = {0}, lost = 0;
+    percpu_word triangle = 0;
+    char text[160];
+    if (n > MAX_THREADS)
+        n = MAX_THREADS;
+    memset(workers, 0, sizeof workers);
+    memset(&sum, 0, sizeof sum);
+    memset(&all, 0, sizeof all);
+    object = PERCPU_NEW(struct object);
+    rounds = scaled(5000);
+    for (unsigned i = 0; i < n; i++) {
+        workers[i].index = i;
+        workers[i].held = i + 1; /* its token; copies begin with token 0: none */
+        workers[i].wants_sections = who == ALL || (who == HALF && i / n_cpus % 2 == 0);
+        pthread_create(&workers[i].thread, (const pthread_attr_t *)0, work, &workers[i]);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        struct worker *w = &workers[i];
+        pthread_join(w->thread, (void **)0);
+        all.wrong += w->wrong;
+        all.on_sections += w->on_sections;
+        all.on_fallback += w->on_fallback;
+        all.added32 += w->added32;
+        all.added += w->added;
+        all.returned_sum += w->returned_sum;
+        all.counted += w->counted;
+        all.compared += w->compared;
+        all.counter += w->counter;
+        tokens_seen[w->held <= n ? w->held : 0]++;
+    }
+    percpu_for_each_copy(object, copy) {
+        const percpu_word last = copy->returned;
+        sum.added32 += copy->added32;
+        sum.added += copy->added;
+        sum.compared += copy->compared;
+        sum.bits += copy->bits;
+        triangle += last % 2 ? (last + 1) / 2 * last : last / 2 * (last + 1);
+        tokens_seen[copy->exchanged <= n ? copy->exchanged : 0]++;
+    }
+    for (unsigned i = 1; i <= n; i++)
+        lost += tokens_seen[i] != 1;
+    note("%s: %u threads, %u on sections, %u on the fallback, %lu aborts so far", name, n, all.on_sections,
+         all.on_fallback, percpu_status().aborts);
+#define EXACT(got, want, what) \
+    do { \
+        snprintf(text, sizeof text, "%s: %s", name, what); \
+        is(got, want, text); \
+    } while (0)
+    EXACT(sum.added32, all.added32, "32-bit adds");
+    EXACT(sum.added, all.added, "adds and subs of a word");
+    EXACT(triangle, all.returned_sum, "add_return gave each value of a copy once");
+    EXACT(lost, 0, "xchg keeps every token, once");
+    EXACT(sum.compared, all.compared, "increments by cmpxchg");
+    EXACT(sum.bits, all.counted, "adds beside and, or in one word; all bits off at the end");
+    EXACT(percpu_counter_sum(&counter), all.counter, "a counter");
+    EXACT(all.wrong, 0, "own bit as it was set, and each thread was where it should be");
+    if (who == NONE)
+        EXACT(all.on_sections, 0, "no thread ran sections");
+    if (who == HALF)
+        ok(all.on_fallback > 0, "half: some threads were on the fallback");
+    percpu_counter_destroy(&counter);
+    percpu_for_each_copy(object, copy)
+        memset(copy, 0, sizeof *copy);
+    percpu_free(object);
+}
+
+int main(void)
+{
+    struct sigaction action;
+    cpu_set_t allowed;
+    int sections;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = give_way;
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGUSR1, &action, (struct sigaction *)0);
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE && n_cpus < 8; cpu++)
+        if (CPU_ISSET(cpu, &allowed))
+            cpus[n_cpus++] = cpu;
+    sections = percpu_status().mode != PERCPU_MODE_FALLBACK;
+    exact(ALL, "all");
+    for (int more = 0; sections && percpu_status().aborts == 0 && more < 20; more++)
+        exact(ALL, "all again, since no section was aborted");
+    exact(HALF, "half");
+    exact(NONE, "none");
+    exact(HALF, "half again");
+    if (sections)
+        ok(percpu_status().aborts > 0, "sections were aborted: %lu", percpu_status().aborts);
+    else if (getenv("REQUIRE_RSEQ"))
+        ok(0, "REQUIRE_RSEQ=1, but there are no sections");
+    else
+        skip("sections were aborted", percpu_reason_text(percpu_status().reason));
+    return done();
+}
