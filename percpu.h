@@ -50,7 +50,7 @@
  *   PERCPU_NO_REGISTER       never make the rseq system call: libc's registration, or the
  *                            fallback. For sandboxes that kill. Per file.
  *   PERCPU_FORCE_FALLBACK    no critical sections. Per file.
- *   PERCPU_NO_LINUX          behave as on a system without rseq. Per file.
+ *   PERCPU_NO_LINUX          behave as on a system without rseq.
  */
 #define PERCPU_VERSION_MAJOR 0
 #define PERCPU_VERSION_MINOR 1
@@ -85,12 +85,19 @@ extern "C" {
 #pragma GCC diagnostic push
 #ifdef __cplusplus
 #pragma GCC diagnostic ignored "-Wold-style-cast"
+#pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wuseless-cast"
+#endif
+#elif !defined(__STDC_VERSION__) || __STDC_VERSION__ < 201112L
+#pragma GCC diagnostic ignored "-Wredundant-decls" /* glibc: _Static_assert is a declaration */
 #endif
 #endif
 
 PERCPU_RSEQ_STATIC_ASSERT(PERCPU_STRIDE_SHIFT >= 12 && PERCPU_STRIDE_SHIFT <= 20,
                           "PERCPU_STRIDE_SHIFT is 12 to 20");
-#define PERCPU_STRIDE ((size_t)1 << PERCPU_STRIDE_SHIFT)
+#define PERCPU_STRIDE \
+    (sizeof(char) << PERCPU_STRIDE_SHIFT) /* no cast: C++ users may forbid old ones */
 
 /* State of the machinery that the inline functions below read; the rest of it is in [12]. */
 struct percpu_priv_arena;
@@ -116,13 +123,23 @@ struct percpu_priv_shared {
 #define PERCPU_PRIV_PASTE(a, b) PERCPU_PRIV_PASTE_(a, b)
 /* One per process where symbols are shared; the name keeps unlike configurations apart. */
 #define percpu_priv_state PERCPU_PRIV_PASTE(percpu_priv_state_v1_s, PERCPU_STRIDE_SHIFT)
+#if defined(_WIN32) /* weak data is not merged there; this is, if its first declaration says so */
+#ifdef __cplusplus
+#define PERCPU_PRIV_ZERO = {}
+#else
+#define PERCPU_PRIV_ZERO = {0}
+#endif
+extern __attribute__((selectany)) struct percpu_priv_shared percpu_priv_state;
+#else
+#define PERCPU_PRIV_ZERO
 extern struct percpu_priv_shared percpu_priv_state;
 #if defined(__ELF__)
 __attribute__((weak, visibility("default")))
 #elif defined(__GNUC__)
 __attribute__((weak))
 #endif
-struct percpu_priv_shared percpu_priv_state;
+#endif
+struct percpu_priv_shared percpu_priv_state PERCPU_PRIV_ZERO;
 
 #if defined(__GNUC__)
 #define PERCPU_PRIV_COLD __attribute__((noinline, cold, unused))
@@ -253,9 +270,10 @@ static inline unsigned percpu_nr_cpus(void)
 /* ---- [3] Registration and diagnosis --------------------------------------------------------- */
 /*
  * A thread is registered by its first operation that finds no id: never on the hot path, once per
- * thread, whatever comes of it. The area is libc's if libc registered one. Otherwise it is, in
- * this order, that of a library linked in under the name __rseq_abi; the one that glibc reserves
- * even where it was told not to register it; our own.
+ * thread, whatever comes of it. The area is libc's if libc registered one; else that of a library
+ * linked in under the name __rseq_abi; else our own. The area that glibc reserves but was told not
+ * to register is left alone: glibc would take a registration there for its own, and end the process
+ * if a new thread could not follow.
  *
  * Life of a thread: glibc keeps a thread's memory until the kernel is done with it. musl unmaps a
  * detached thread's memory before the thread's last system call, so there a registered area is
@@ -426,18 +444,30 @@ static inline void *percpu_priv_this(const void *p)
  * To read, use relaxed atomic loads. Writing through them is a race with the CPU's own sections,
  * unless nobody operates on the object.
  */
-#define percpu_ptr(p, cpu) PERCPU_PRIV_CAST(__typeof__(p), percpu_priv_ptr((p), (cpu)))
-#define percpu_this_cpu_ptr(p) PERCPU_PRIV_CAST(__typeof__(p), percpu_priv_this(p))
+#ifdef __cplusplus
+extern "C++" {
+template <typename T> inline T *percpu_ptr(T *p, unsigned cpu)
+{
+    return (T *)percpu_priv_ptr(p, cpu);
+}
+template <typename T> inline T *percpu_this_cpu_ptr(T *p)
+{
+    return (T *)percpu_priv_this(p);
+}
+}
+#else
+#define percpu_ptr(p, cpu) ((__typeof__(p))percpu_priv_ptr((p), (cpu)))
+#define percpu_this_cpu_ptr(p) ((__typeof__(p))percpu_priv_this(p))
+#endif
 
 /*
  * percpu_for_each_copy(p, copy) - loop over every live copy of p, of both banks; copy is a pointer
  * variable of p's type.
  */
-#define percpu_for_each_copy(p, copy)                                                           \
-    for (unsigned percpu_priv_i_##copy = 0, percpu_priv_n_##copy = percpu_priv_copies(p);       \
-         percpu_priv_i_##copy < percpu_priv_n_##copy &&                                         \
-         ((copy) = PERCPU_PRIV_CAST(__typeof__(p), percpu_priv_ptr((p), percpu_priv_i_##copy)), \
-         1);                                                                                    \
+#define percpu_for_each_copy(p, copy)                                                     \
+    for (unsigned percpu_priv_i_##copy = 0, percpu_priv_n_##copy = percpu_priv_copies(p); \
+         percpu_priv_i_##copy < percpu_priv_n_##copy &&                                   \
+         ((copy) = percpu_ptr(p, percpu_priv_i_##copy), 1);                               \
          percpu_priv_i_##copy++)
 
 /* ---- [5] Operations on this CPU's copy ------------------------------------------------------ */
@@ -1328,7 +1358,7 @@ static PERCPU_PRIV_COLD void percpu_priv_find_area(void)
     kernel = (unsigned)percpu_priv_getauxval(PERCPU_RSEQ_AT_FEATURE_SIZE);
     align = (unsigned)percpu_priv_getauxval(PERCPU_RSEQ_AT_ALIGN);
     feature = kernel ? kernel : PERCPU_RSEQ_FEATURE_LEGACY;
-    if (libc && libc_size) {
+    if (libc_size) {
         area = percpu_rseq_tp() + libc;
         constant = 1;
         /* Before 2.41 glibc says 32, backports say 20, of an area registered with length 32. */
@@ -1337,15 +1367,12 @@ static PERCPU_PRIV_COLD void percpu_priv_find_area(void)
     } else if (foreign != own && foreign_constant) {
         area = foreign;
         constant = 1;
-    } else if (libc) {
-        area = percpu_rseq_tp() + libc;
-        constant = 1;
     } else if (feature > length && feature <= sizeof(struct percpu_rseq_area) && align <= 64) {
         length = feature;
     }
     feature = feature < length ? feature : length;
     PERCPU_PRIV_SET(percpu_priv_state.length, length);
-    PERCPU_PRIV_SET(percpu_priv_state.libc_size, libc ? libc_size : 0);
+    PERCPU_PRIV_SET(percpu_priv_state.libc_size, libc_size);
     PERCPU_PRIV_SET(percpu_priv_state.feature_size, feature);
     PERCPU_PRIV_SET(percpu_priv_state.kernel_broken, (uint8_t)percpu_priv_kernel_broken());
     percpu_priv_publish(own, area, constant);

@@ -40,6 +40,12 @@ extern "C" {
 #pragma GCC diagnostic push
 #ifdef __cplusplus
 #pragma GCC diagnostic ignored "-Wold-style-cast"
+#pragma GCC diagnostic ignored "-Wzero-as-null-pointer-constant"
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wuseless-cast"
+#endif
+#elif !defined(__STDC_VERSION__) || __STDC_VERSION__ < 201112L
+#pragma GCC diagnostic ignored "-Wredundant-decls" /* glibc: _Static_assert is a declaration */
 #endif
 #endif
 
@@ -898,15 +904,14 @@ static inline const void *percpu_rseq_libc_offset_address(void)
  * percpu_rseq_libc() - libc's area.
  * @size: what libc says is usable; 0 where it registers nothing (told not to, refused, too old).
  *
- * Return: the area's offset from the thread pointer; 0 where this libc has none. With an offset
- * and a @size of 0 the area exists and is nobody's.
+ * Return: the area's offset from the thread pointer; 0 where libc registers none.
  */
 static inline ptrdiff_t percpu_rseq_libc(unsigned *size)
 {
     const void *s = percpu_rseq_libc_size_address();
     const void *o = percpu_rseq_libc_offset_address();
-    *size = s && o ? *(const unsigned *)s : 0;
-    return s && o ? *(const ptrdiff_t *)o : 0;
+    *size = s && o && *(const ptrdiff_t *)o ? *(const unsigned *)s : 0;
+    return *size ? *(const ptrdiff_t *)o : 0;
 }
 #endif /* PERCPU_RSEQ_PORTED */
 

@@ -267,7 +267,7 @@ static uint64_t own_sum(void) { return __atomic_load_n(&own_total, __ATOMIC_RELA
 #define OWN(k) plain_inc(&own[k]);
 #define WORDS uint64_t *p = pc_words
 #ifdef BENCH_SLOW_ADD /* for check: an add that does a fifth more */
-#define SLOWER this_cpu_add(p[0], 0); this_cpu_add(p[5], 0); this_cpu_add(p[10], 0);
+#define SLOWER this_cpu_add(p[1000], 0); this_cpu_add(p[1001], 0); this_cpu_add(p[1002], 0);
 #else
 #define SLOWER
 #endif

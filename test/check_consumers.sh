@@ -3,10 +3,9 @@
 # check_consumers.sh - build the programs of test/consumers as a user would, with each compiler and libc
 # here, and compare what they count with what they did.
 #
-# Seen to fail: with adds that are a plain load and store (signal_counters, malloc_count, exporter);
-# with a take that forgets the last one (fork_server); with a thread pointer that is remembered
-# across swapcontext (fibers); with two counters per template instance (object_counts); with a
-# plugin that is not left (plugin_host, where it counts into memory that is gone).
+# Seen to fail: with adds that are a plain load and store (signal_counters, also where libc does not
+# register); with a take that forgets the last one (fork_server); with plugins that are not left
+# before they are unmapped (plugin_host: the kernel kills it).
 cd "$(dirname "$0")/.." || exit 2
 src=test/consumers
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/percpu-consumers.XXXXXX") || exit 2
@@ -55,7 +54,7 @@ signal_counters() { # MODE PROGRAM: the number of ticks is the timer's, everythi
     rc=$?
     echo "exit status $rc: $got" >>"$tmp/err"
     [ $rc = 0 ] && echo "$got" | awk -F '[= ]' '
-        { ok = NF == 8 && $1 == "requests" && $2 == 400000 && $3 == "slow" && $4 == 400 &&
+        { ok = NF == 8 && $1 == "requests" && $2 == 40000000 && $3 == "slow" && $4 == 8000 &&
                $5 == "ticks" && $6 >= 3 && $7 == "events" && $8 == $2 + $4 + $6 }
         END { exit !(NR == 1 && ok) }'
     result $? "$3: requests, handlers and their sum agree"
@@ -150,7 +149,7 @@ exporter() { # MODE PROGRAM NAME
     for i in 1 2 3; do # while it counts, most likely; the format and the order hold in any case
         scrape "$port" /metrics && exposition <"$tmp/body" 2>>"$tmp/err" || rising=0
         jobs=$(sample demo_jobs_total)
-        [ "${jobs:-0}" -ge "$last" ] && [ "${jobs:-999999}" -le 800000 ] || rising=0
+        [ "${jobs:-0}" -ge "$last" ] && [ "${jobs:-99999999}" -le 4000000 ] || rising=0
         last=${jobs:-0}
         echo "scrape $i: $jobs jobs" >>"$tmp/err"
     done
@@ -163,8 +162,8 @@ exporter() { # MODE PROGRAM NAME
     scrape "$port" /metrics
     read -r -t 30 -u 5 status
     cp "$tmp/body" "$tmp/err"
-    [ "$word" = "done" ] && [ "$(sample demo_jobs_total)" = 800000 ] && [ "$(sample demo_errors_total)" = 8000 ] &&
-        [ "$(sample demo_bytes_total)" = 399600000 ] && [ "$(sample demo_last_bytes)" = 999 ] &&
+    [ "$word" = "done" ] && [ "$(sample demo_jobs_total)" = 4000000 ] && [ "$(sample demo_errors_total)" = 40000 ] &&
+        [ "$(sample demo_bytes_total)" = 1998000000 ] && [ "$(sample demo_last_bytes)" = 999 ] &&
         grep -q "^Content-Length: $(($(wc -c <"$tmp/body")))\$" "$tmp/head" &&
         grep -q '^Content-Type: text/plain; version=0.0.4' "$tmp/head"
     result $? "$3: exact when the workers are done"
@@ -229,7 +228,7 @@ calls=360006 bytes=3600000 unmapped=$unmapped" $mode "$tmp/$host" "$tmp/red.so" 
         }
         malloc_user_exact "malloc_count, $name: a known program, exactly" "$mode"
         exporter "$mode" "$tmp/exporter" "exporter, $name"
-        counted "malloc_count, $name: four threads" "$mode" "$tmp/malloc_user" 2000
+        counted "malloc_count, $name: four threads" "$mode" "$tmp/malloc_user" 50000
         [ $cc != musl-gcc ] || continue
         seq 20000 -1 1 >"$tmp/numbers"
         counted "malloc_count, $name: ls" "$mode" /bin/ls -la /usr/bin

@@ -39,13 +39,12 @@ architecture() {
         try "$cc" "$@" -std=gnu11 $warn -O2 -fPIC -I. -shared -Wl,-z,defs "$tmp/library.c" \
             -o "$tmp/library.so"
     }
-    if ! have "$qemu" && [ "$qemu" != native ]; then
+    if ! have "$qemu"; then
         end "$title: compiles and links"
         skip "$title: runs" "$qemu is not installed"
         return
     fi
     end "$title: compiles and links"
-    [ "$qemu" = native ] && qemu=env
     for program in $programs; do
         test_flags=$(sed -n 's,^// cflags: ,,p' $program)
         for mode in -O2 "-O2 -fPIC" -O0; do
@@ -76,10 +75,11 @@ architecture s390x-linux-gnu-gcc qemu-s390x-static "$not_ported" # big-endian
 architecture mips64el-linux-gnuabi64-gcc qemu-mips64el-static "$not_ported"
 architecture loongarch64-linux-gnu-gcc qemu-loongarch64-static "$not_ported"
 if have i686-linux-gnu-gcc; then
-    architecture i686-linux-gnu-gcc native "$not_ported"
+    architecture i686-linux-gnu-gcc qemu-i386-static "$not_ported"
 else
+    # Under qemu as well: kernels may lack 32-bit support.
     # gcc-multilib's link to the kernel's headers may be missing where gcc-12-multilib is not.
-    architecture gcc native "$not_ported" -m32 -idirafter /usr/include/x86_64-linux-gnu
+    architecture gcc qemu-i386-static "$not_ported" -m32 -idirafter /usr/include/x86_64-linux-gnu
 fi
 
 # No block: 32-bit arm before v7, and soft-float; x32. Compiled only, no libc needed to link.

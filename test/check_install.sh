@@ -2,6 +2,11 @@
 # SPDX-License-Identifier: MIT
 # check_install.sh - install, use in every way that the README names, uninstall; and whether the user's
 # CC, CFLAGS and so on get where they belong. Paths have spaces, the umask is a strict one.
+#
+# Seen to fail: with files that only root may read (umask 077); with -I of a path that has a space
+# unquoted; with a CMake package that names where it was built for instead of where it is; with a
+# version file that takes "any version" for version 0; with an uninstall that removes DESTDIR and
+# the empty directories above it; with compilers that the Makefile chose itself.
 cd "$(dirname "$0")/.." || exit 2
 top=$PWD
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/percpu install.XXXXXX") || exit 2
@@ -126,7 +131,7 @@ if have pkg-config; then
     flags=$(PKG_CONFIG_SYSROOT_DIR="$tmp/stage 1" PKG_CONFIG_LIBDIR="$tmp/stage 1/usr/share/pkgconfig" PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 \
         pkg-config --cflags percpu)
     compile "pkg-config on a staged tree (sysroot)" gcc "$flags"
-    flags=$(PKG_CONFIG_LIBDIR="$tmp/stage 1/usr/share/pkgconfig" pkg-config --define-variable=prefix="$tmp/stage\ 1/usr" --cflags percpu)
+    flags=$(PKG_CONFIG_LIBDIR="$tmp/stage 1/usr/share/pkgconfig" pkg-config --define-variable=prefix="$tmp/stage 1/usr" --cflags percpu)
     compile "pkg-config on a tree that was moved (prefix redefined)" gcc "$flags"
     (cd "$tmp" && cp "$top/$main/main.c" "$top/$main/Makefile" . &&
         PKG_CONFIG_LIBDIR="$prefix/share/pkgconfig" make -s consumer) >"$tmp/err" 2>&1 && says "a Makefile with pkg-config" "$tmp/consumer" ||
@@ -269,7 +274,7 @@ if [ -x "$tmp/bin/gcc" ]; then
     logged "also from the environment" selftest ' -DPROBE=1 ' env CFLAGS=-DPROBE=1 make
     logged "LDFLAGS reach each link of the selftest" selftest ' -Wl,-z,now' make LDFLAGS=-Wl,-z,now
     : >"$tmp/log"
-    PATH="$tmp/bin:$PATH" timeout 300 make -s -C "$tree" selftest CC="$tmp/bin/mycc" >"$tmp/out" 2>&1
+    PATH="$tmp/bin:$PATH" timeout 300 make -s -C "$tree" selftest CC=mycc >"$tmp/out" 2>&1
     cat "$tmp/log" >"$tmp/err"
     grep -q '^mycc .* test/selftest.c' "$tmp/log" && ! grep -q '^gcc .* test/selftest.c' "$tmp/log"
     result $? "CC builds the selftest for this machine's own libc"
@@ -283,7 +288,7 @@ if [ -x "$tmp/bin/gcc" ]; then
         result $? "CFLAGS or CXXFLAGS, and LDFLAGS, reach the tests: $flavor"
     done
     if [ -x "$tmp/bin/mycxx" ]; then
-        make -n -C "$tree" build/t/gxx/test_example CXX=mycxx >"$tmp/err" 2>&1
+        PATH="$tmp/bin:$PATH" make -n -C "$tree" build/t/gxx/test_example CXX=mycxx >"$tmp/err" 2>&1
         grep -q '^mycxx ' "$tmp/err"
         result $? "CXX builds the C++ tests"
     fi

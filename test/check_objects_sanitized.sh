@@ -1,9 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# The tests of the objects under AddressSanitizer with UndefinedBehaviorSanitizer, and ThreadSanitizer.
+# The tests of the objects under ASan with UBSan, and under TSan.
 # The sanitizers' reports are failures; so are failures of the tests themselves.
-# Seen to fail: with a row read one word past its end; with a null chunk that is added to; with plain
-# loads in place of atomic ones in a gauge; with the fallback stack taken without acquire.
+# Seen to fail: with a null chunk that is added to; with nodes handed over unknown to TSan.
 top=$(cd "$(dirname "$0")/.." && pwd)
 dir=$(mktemp -d "${TMPDIR:-/tmp}/sanitized.XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# A snapshot of a counter set reads rows with vector adds where the compiler may use them, and is right.
-# Seen to fail: with public functions marked cold, for which gcc optimises all their callers for size.
+# A snapshot of a counter set reads rows with vector adds where there are some, and is right.
+# Seen to fail: with public functions marked cold: gcc then optimises their callers for size.
 top=$(cd "$(dirname "$0")/.." && pwd)
 dir=$(mktemp -d "${TMPDIR:-/tmp}/vector.XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
@@ -92,7 +92,7 @@ check() {
     fi
 }
 
-# A function that calls init, destroy, drain or the like is not cold for that: it gets its vectors too.
+# A function that calls init, destroy, drain or the like is not cold for that: it has vectors too.
 check_caller() {
     for call in "percpu_thread_register()" "percpu_counters_init(s, 9, 0, 0)" \
         "percpu_counters_destroy(s)" "percpu_fence()" "percpu_freelist_drain(l, 0, &p)" "percpu_status()"; do

@@ -36,9 +36,15 @@
 static int sections_at_start; /* this process's threads run critical sections */
 
 /* The compiler keeps adds on their side of this. */
-static void barrier(void) { __asm__ volatile("" ::: "memory"); }
+static void barrier(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
 
-static unsigned long aborts(void) { return percpu_status().aborts; }
+static unsigned long aborts(void)
+{
+    return percpu_status().aborts;
+}
 
 static double now(void)
 {
@@ -111,7 +117,8 @@ __attribute__((constructor(101))) static void count_before_main(void)
 static void early_increments_count(void)
 {
     is(percpu_counters_sum(&early, 0), 7, "added in a constructor");
-    is(percpu_counters_sum(&early, 8999), 200, "added in a handler, in a constructor, second chunk");
+    is(percpu_counters_sum(&early, 8999), 200,
+       "added in a handler, in a constructor, second chunk");
     is(percpu_counters_sum(&early_shared, 0), 7, "the same, shared set");
     is(percpu_counters_sum(&early_shared, 8999), 200, "the same, shared set, handler");
     is(early.unplaced + early_shared.unplaced, 0, "and everything found its place");
@@ -121,7 +128,10 @@ static void early_increments_count(void)
 
 /* ---- Sizes */
 
-static unsigned step_of(unsigned n) { return n > 10000 ? 61 : 1; }
+static unsigned step_of(unsigned n)
+{
+    return n > 10000 ? 61 : 1;
+}
 
 static void every_event_has_its_own_word(unsigned n, unsigned flags)
 {
@@ -187,7 +197,7 @@ static void events_out_of_range_are_ignored(void)
     percpu_counters_init(&middle, 10, &top, PERCPU_COUNTERS_SHARED);
     percpu_counters_init(&low, 10000, &middle, 0);
     errno = 77;
-    percpu_counters_add(&low, 10, 3);   /* middle has none */
+    percpu_counters_add(&low, 10, 3); /* middle has none */
     percpu_counters_add(&low, 9999, 4);
     percpu_counters_add(&low, 10000, 5);
     percpu_counters_add(&low, UINT_MAX, 6);
@@ -196,16 +206,19 @@ static void events_out_of_range_are_ignored(void)
     sums[0] = percpu_counters_sum(&low, 10);
     sums[1] = percpu_counters_sum(&middle, 10);
     sums[2] = percpu_counters_sum(&top, 10);
-    ok(sums[0] == 3 && sums[1] == 0 && sums[2] == 3, "skipped only by the ancestor without the event");
+    ok(sums[0] == 3 && sums[1] == 0 && sums[2] == 3,
+       "skipped only by the ancestor without the event");
     is(percpu_counters_sum(&top, 9999), 4, "last event");
     is(percpu_counters_sum(&top, 8192), 7, "an ancestor's event that the set itself lacks");
     behind = &low.chunk[1][10000 % PERCPU_COUNTERS_CHUNK];
     percpu_for_each_copy(behind, copy) touched |= __atomic_load_n(copy, __ATOMIC_RELAXED);
     is(touched, 0, "the memory behind the last event is not touched");
-    is(percpu_counters_sum(&low, UINT_MAX) + percpu_counters_sum(&top, 10000), 0, "no such event: 0");
+    is(percpu_counters_sum(&low, UINT_MAX) + percpu_counters_sum(&top, 10000), 0,
+       "no such event: 0");
     is(low.unplaced + middle.unplaced + top.unplaced, 0, "and nothing is unplaced");
-    ok(!percpu_counters_destroy(&low) && !percpu_counters_destroy(&middle)
-           && !percpu_counters_destroy(&top), "destroyed from the leaf up");
+    ok(!percpu_counters_destroy(&low) && !percpu_counters_destroy(&middle) &&
+           !percpu_counters_destroy(&top),
+       "destroyed from the leaf up");
 }
 
 static void parent_outlives_its_children(void)
@@ -273,9 +286,8 @@ static void *count_in_a_chain(void *arg)
             percpu_counters_add(&own, e, i);
             mine[e] += i;
         }
-    } while (++rounds < 10
-             || (sections_at_start
-                 && (rounds % 10 || (aborts() == aborts_before && now() < deadline))));
+    } while (++rounds < 10 || (sections_at_start &&
+                               (rounds % 10 || (aborts() == aborts_before && now() < deadline))));
     block_alarm(SIG_BLOCK);
     current = (struct percpu_counters *)0;
     mine[EVENTS - 1] = 3 * (uint64_t)handled;
@@ -293,7 +305,8 @@ static unsigned compare(struct percpu_counters *set, const uint64_t *want)
     unsigned wrong = 0;
     percpu_counters_snapshot(set, out);
     for (unsigned e = 0; e < EVENTS; e++)
-        wrong += out[e] != (percpu_word)want[e] || percpu_counters_sum(set, e) != (percpu_word)want[e];
+        wrong +=
+            out[e] != (percpu_word)want[e] || percpu_counters_sum(set, e) != (percpu_word)want[e];
     return wrong;
 }
 

@@ -52,7 +52,15 @@ struct worker {
 
 static struct object *object;
 static struct percpu_counter counter;
-static unsigned rounds, cpus[MAX_THREADS], n_cpus;
+static unsigned least_rounds, cpus[MAX_THREADS], n_cpus, arrived, all_threads;
+static double until;
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
 
 static void give_way(int sig)
 {
@@ -150,8 +158,12 @@ static void *work(void *arg)
     sched_setaffinity(0, sizeof set, &set);
     if (!w->wants_sections)
         w->wrong += !leave_sections();
-    timed = start_timer(SIGUSR1, 70, &timer);
-    for (unsigned i = 0; i < rounds; i++) {
+    /* All at once, and for the same time: threads that come one after the other disturb nobody. */
+    (void)__atomic_add_fetch(&arrived, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&arrived, __ATOMIC_ACQUIRE) < all_threads)
+        sched_yield();
+    timed = start_timer(SIGUSR1, 100, &timer);
+    for (unsigned i = 0; i < least_rounds || i % 64 || seconds() < until; i++) {
         this_cpu_add(object->added32, i);
         w->added32 += i;
         this_cpu_sub(object->added, 3);
@@ -184,7 +196,10 @@ static void exact(enum who who, const char *name)
     memset(&sum, 0, sizeof sum);
     memset(&all, 0, sizeof all);
     object = PERCPU_NEW(struct object);
-    rounds = scaled(5000);
+    least_rounds = scaled(1000);
+    until = seconds() + 0.003 * scaled(100);
+    arrived = 0;
+    all_threads = n;
     for (unsigned i = 0; i < n; i++) {
         workers[i].index = i;
         workers[i].held = i + 1; /* its token; copies begin with token 0: none */

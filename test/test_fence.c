@@ -51,7 +51,10 @@ static void move_anywhere(void)
 }
 
 /* By both ways: 0 membarrier, 2 the walk. */
-static const char *by(int way) { return way ? "walk" : "membarrier, if any"; }
+static const char *by(int way)
+{
+    return way ? "walk" : "membarrier, if any";
+}
 
 /* ---- Arguments, errno, affinity */
 
@@ -78,7 +81,8 @@ static void fences_keep_errno_and_affinity(int way)
     sched_getaffinity(0, sizeof after, &after);
     ok(memcmp(&before, &after, sizeof before) == 0, "%s: affinity as it was", by(way));
     errno = 0;
-    ok(percpu_fence_cpu(percpu_nr_cpus()) == -1 && errno == EINVAL, "one beyond the highest: EINVAL");
+    ok(percpu_fence_cpu(percpu_nr_cpus()) == -1 && errno == EINVAL,
+       "one beyond the highest: EINVAL");
     errno = 0;
     ok(percpu_fence_cpu(UINT_MAX) == -1 && errno == EINVAL, "no CPU at all: EINVAL");
     for (cpu = 0; cpu < percpu_nr_cpus(); cpu++) {
@@ -107,8 +111,8 @@ static void fence_of_all(int way)
 
 static int walk_refused(int error)
 {
-    if (seccomp_rseq(SYS_membarrier, SECCOMP_ERRNO(EPERM))
-        || seccomp_rseq(SYS_sched_setaffinity, SECCOMP_ERRNO(error)))
+    if (seccomp_rseq(SYS_membarrier, SECCOMP_ERRNO(EPERM)) ||
+        seccomp_rseq(SYS_sched_setaffinity, SECCOMP_ERRNO(error)))
         return 77;
     percpu_priv_state.membarrier = 0;
     errno = 0;
@@ -117,9 +121,15 @@ static int walk_refused(int error)
     errno = 0;
     return percpu_fence() == -1 && errno == error ? 0 : 2;
 }
-static int walk_refused_by_a_sandbox(void) { return walk_refused(EPERM); }
+static int walk_refused_by_a_sandbox(void)
+{
+    return walk_refused(EPERM);
+}
 /* EINVAL is what a CPU outside the thread's cpuset gives; this one is online. */
-static int walk_refused_as_by_a_cpuset(void) { return walk_refused(EINVAL); }
+static int walk_refused_as_by_a_cpuset(void)
+{
+    return walk_refused(EINVAL);
+}
 
 static int membarrier_refused_after_its_registration(void)
 {
@@ -139,15 +149,15 @@ static int membarrier_refused_after_its_registration(void)
 }
 
 /*
- * A fence of the wrong CPU would nearly always pass the test below: a section is over in no time. So
- * the filter lets only the right question through.
+ * A fence of the wrong CPU would nearly always pass the test below: a section is over in no time.
+ * So the filter lets only the right question through.
  */
 static unsigned asked;
 static int only_the_right_cpu_is_asked(void)
 {
-    if (seccomp_rseq(SYS_sched_setaffinity, SECCOMP_ERRNO(EPERM))
-        || seccomp_rseq_by_arg(SYS_membarrier, 2, asked, SECCOMP_ALLOW, SECCOMP_ERRNO(EPERM))
-        || seccomp_rseq_by_arg(SYS_membarrier, 1, 1, SECCOMP_ALLOW, SECCOMP_ERRNO(EPERM)))
+    if (seccomp_rseq(SYS_sched_setaffinity, SECCOMP_ERRNO(EPERM)) ||
+        seccomp_rseq_by_arg(SYS_membarrier, 2, asked, SECCOMP_ALLOW, SECCOMP_ERRNO(EPERM)) ||
+        seccomp_rseq_by_arg(SYS_membarrier, 1, 1, SECCOMP_ALLOW, SECCOMP_ERRNO(EPERM)))
         return 77;
     for (unsigned i = 0; i < ncpus; i++)
         if ((percpu_fence_cpu(cpus[i]) == 0) != (cpus[i] == asked))
@@ -181,7 +191,10 @@ static void a_walk_goes_there(void)
     is(stayed, 0, "each walk leaves this CPU");
 }
 
-static int fork_keeps_fences(void) { return percpu_fence() || percpu_fence_cpu(cpus[0]) ? 1 : 0; }
+static int fork_keeps_fences(void)
+{
+    return percpu_fence() || percpu_fence_cpu(cpus[0]) ? 1 : 0;
+}
 
 static void in_child(int (*f)(void), const char *name)
 {
@@ -201,8 +214,8 @@ static void in_child(int (*f)(void), const char *name)
 /* ---- What it is for */
 /*
  * A writer pushes the same node over and over: a section that reads `closed` and then commits to
- * `head`. We close, fence, set the head to a mark, and let the writer go on until it has been turned
- * away twice. A commit after the fence would be by a section that read `closed` before: it
+ * `head`. We close, fence, set the head to a mark, and let the writer go on until it has been
+ * turned away twice. A commit after the fence would be by a section that read `closed` before: it
  * overwrites the mark.
  */
 #if PERCPU_PRIV_SECTIONS

@@ -6,8 +6,8 @@
  * owner finds the stamp of the first. At the end all nodes are counted, once each.
  *
  * Seen to fail: with the head read before the section; with a pop that does not look at `closed`;
- * with a drain without its fence; with a fallback that pops single nodes by compare-and-swap; with a
- * stack that is overwritten in place of given back to; with the link at offset 0 for all types.
+ * with a drain without its fence; with a fallback that pops single nodes by compare-and-swap;
+ * with a stack that is overwritten in place of given back to; with the link at offset 0 always.
  * FREELIST_SECONDS=60 for a long run.
  */
 #ifndef _GNU_SOURCE
@@ -40,7 +40,10 @@
 static unsigned cpus[64], ncpus;
 static int sections_at_start;
 
-static unsigned long aborts(void) { return percpu_status().aborts; }
+static unsigned long aborts(void)
+{
+    return percpu_status().aborts;
+}
 
 static double now(void)
 {
@@ -114,11 +117,24 @@ static void set_alarm(int microseconds, void (*handler)(int))
 
 /* ---- One thread */
 
-struct first { void *link; unsigned number; };
-struct middle { double payload[3]; void *link; char tail[5]; };
-struct last { char text[40]; struct { int x; void *link; } in; };
+struct first {
+    void *link;
+    unsigned number;
+};
+struct middle {
+    double payload[3];
+    void *link;
+    char tail[5];
+};
+struct last {
+    char text[40];
+    struct {
+        int x;
+        void *link;
+    } in;
+};
 
-/* Three nodes of @size bytes go in and come out, last in, first out, and only the link is written. */
+/* Three nodes of @size bytes go in and come out, last in, first out; only the link is written. */
 static void list_of(size_t size, size_t link, int refused, const char *name)
 {
     struct percpu_freelist list;
@@ -178,7 +194,8 @@ static void one_thread(void)
     struct first node = {(void *)0, 1};
     pthread_t t;
     void *chain = &node;
-    ok(percpu_freelist_drain(&zeroed, 0, &chain) == 0 && chain == (void *)0, "nothing in a zeroed list");
+    ok(percpu_freelist_drain(&zeroed, 0, &chain) == 0 && chain == (void *)0,
+       "nothing in a zeroed list");
     percpu_freelist_push(&zeroed, &node);
     errno = 0;
     chain = &node;
@@ -194,7 +211,8 @@ static void one_thread(void)
     move_anywhere();
     is(percpu_freelist_destroy(&zeroed), 0, "destroyed");
     for (int refused = 0; refused < 2; refused++) {
-        pthread_create(&t, (pthread_attr_t *)0, lists_of_several_types, refused ? &zeroed : (void *)0);
+        pthread_create(&t, (pthread_attr_t *)0, lists_of_several_types,
+                       refused ? &zeroed : (void *)0);
         pthread_join(t, (void **)0);
     }
 }
@@ -219,8 +237,9 @@ static void another_cpu_is_drained(void)
     move_to(0, cpus[ncpus - 1]);
     is(percpu_freelist_drain(&list, cpus[0], &chain), 0, "drain of a CPU that others pushed on");
     if (sections_at_start || chain)
-        ok(chain == &nodes[2] && nodes[2].link == &nodes[1] && nodes[1].link == &nodes[0]
-               && nodes[0].link == (void *)0, "the chain is last in, first out, and ends with NULL");
+        ok(chain == &nodes[2] && nodes[2].link == &nodes[1] && nodes[1].link == &nodes[0] &&
+               nodes[0].link == (void *)0,
+           "the chain is last in, first out, and ends with NULL");
     for (unsigned i = 0; i < percpu_nr_cpus(); i++)
         (void)percpu_freelist_drain(&list, i, &chain);
     /* While a row is closed, its CPU's threads go elsewhere, and a second drainer is told so. */
@@ -364,7 +383,9 @@ static unsigned count_objects(void)
 static void nodes_are_conserved(int refused, int drainers, int membarrier, double seconds)
 {
     pthread_t threads[WORKERS + 2];
-    const char *who = refused == 0 ? "all with rseq" : refused == 1 ? "half without" : "none with rseq";
+    const char *who = refused == 0   ? "all with rseq"
+                      : refused == 1 ? "half without"
+                                     : "none with rseq";
     const uint8_t was = percpu_priv_state.membarrier;
     unsigned long before = aborts();
     unsigned i, seed = 5;
@@ -385,16 +406,16 @@ static void nodes_are_conserved(int refused, int drainers, int membarrier, doubl
     }
     set_alarm(70, pop_and_push_in_a_handler);
     for (i = 0; i < (unsigned)(WORKERS + drainers); i++)
-        pthread_create(&threads[i], (pthread_attr_t *)0, i < WORKERS ? pop_and_push : drain_all_the_time,
-                       (void *)(uintptr_t)i);
+        pthread_create(&threads[i], (pthread_attr_t *)0,
+                       i < WORKERS ? pop_and_push : drain_all_the_time, (void *)(uintptr_t)i);
     do {
         pid_t tid = __atomic_load_n(&tids[seed >> 16 & 3], __ATOMIC_ACQUIRE);
         seed = seed * 1103515245 + 12345;
         if (tid)
             move_to(tid, cpus[(seed >> 20) % ncpus]);
         sched_yield();
-    } while (now() < end
-             || (sections_at_start && refused < 2 && aborts() == before && now() < end + 2));
+    } while (now() < end ||
+             (sections_at_start && refused < 2 && aborts() == before && now() < end + 2));
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     for (i = 0; i < (unsigned)(WORKERS + drainers); i++)
         pthread_join(threads[i], (void **)0);
@@ -403,7 +424,8 @@ static void nodes_are_conserved(int refused, int drainers, int membarrier, doubl
     is(count_objects(), 0, "every node is there, once");
     is(drain_errors, 0, "no drain failed");
     note("%s, %d drainers, %s: %lu operations, %u handlers, %u drains, %lu aborts", who, drainers,
-         membarrier ? "membarrier" : "affinity walk", operations, handled, drains, aborts() - before);
+         membarrier ? "membarrier" : "affinity walk", operations, handled, drains,
+         aborts() - before);
     if (sections_at_start && refused < 2)
         ok(aborts() != before, "sections were aborted meanwhile");
     is(percpu_freelist_destroy(&list_of_objects), 0, "the list is empty then");
@@ -455,7 +477,8 @@ static int without_memory(void)
     if (percpu_freelist_destroy(&list) != -1 || errno != EBUSY)
         return 5;
     for (unsigned cpu = 0; cpu < percpu_nr_cpus(); cpu++)
-        for (percpu_freelist_drain(&list, cpu, &chain); chain; chain = ((struct first *)chain)->link)
+        for (percpu_freelist_drain(&list, cpu, &chain); chain;
+             chain = ((struct first *)chain)->link)
             n++;
     return n == 5 ? percpu_freelist_destroy(&list) != 0 ? 7 : 0 : 6;
 }
@@ -470,8 +493,8 @@ static int without_a_fence(void)
     move_to(0, cpus[0]);
     for (int i = 0; i < 4; i++)
         percpu_freelist_push(&list, &nodes[i]);
-    if (seccomp_rseq(SYS_membarrier, SECCOMP_ERRNO(EPERM))
-        || seccomp_rseq(SYS_sched_setaffinity, SECCOMP_ERRNO(EPERM)))
+    if (seccomp_rseq(SYS_membarrier, SECCOMP_ERRNO(EPERM)) ||
+        seccomp_rseq(SYS_sched_setaffinity, SECCOMP_ERRNO(EPERM)))
         return 77;
     for (unsigned cpu = 0; cpu < percpu_nr_cpus(); cpu++) {
         errno = 0;

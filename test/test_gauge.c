@@ -3,7 +3,7 @@
  * Gauges against a model: what get() returns was set, whole, and is the last.
  *
  * Seen to fail: with one buffer in place of two; with readers that do not check the sequence number
- * again; with the time read before the section; with get() that takes the first row; with the
+ * again; with a time that stands still; with get() that takes the first row; with the
  * second bank, or the word in the handle, left out; with ties to the higher CPU; with a set that
  * goes nowhere where its row is locked.
  */
@@ -36,7 +36,10 @@
 static unsigned cpus[64], ncpus;
 static int sections_at_start;
 
-static unsigned long aborts(void) { return percpu_status().aborts; }
+static unsigned long aborts(void)
+{
+    return percpu_status().aborts;
+}
 
 static double now(void)
 {
@@ -103,7 +106,10 @@ static void set_alarm(int microseconds, void (*handler)(int))
  * A double that says who wrote it and when, and that no mixture of two others looks like: sign and
  * exponent of a common number, a check of 20 bits, the writer in 6, the sequence number in 26.
  */
-static uint64_t check_of(uint64_t low) { return low * UINT64_C(0x9e3779b97f4a7c15) >> 44; }
+static uint64_t check_of(uint64_t low)
+{
+    return low * UINT64_C(0x9e3779b97f4a7c15) >> 44;
+}
 
 static double encode(unsigned writer, unsigned seq)
 {
@@ -125,7 +131,10 @@ static int decode(double d, unsigned *writer, unsigned *seq)
     return bits >> 52 == 0x400 && (bits >> 32 & 0xfffff) == check_of(low);
 }
 
-static int bits_differ(double a, double b) { return memcmp(&a, &b, sizeof a) != 0; }
+static int bits_differ(double a, double b)
+{
+    return memcmp(&a, &b, sizeof a) != 0;
+}
 
 /* ---- One thread */
 
@@ -138,11 +147,15 @@ static void never_set_is_zero(struct percpu_gauge *g, const char *name)
 
 static unsigned values_lost(struct percpu_gauge *g)
 {
-    static const uint64_t patterns[] = {
-        UINT64_C(0x7ff0000000000000), UINT64_C(0xfff0000000000000), /* infinities */
-        UINT64_C(0x8000000000000000), 0,                            /* zeros */
-        UINT64_C(0x7ff8000000000000), UINT64_C(0xfffabcdef0123456), /* not numbers */
-        1, UINT64_C(0x7fefffffffffffff), UINT64_C(0x3ff0000000000000)};
+    static const uint64_t patterns[] = {UINT64_C(0x7ff0000000000000),
+                                        UINT64_C(0xfff0000000000000), /* infinities */
+                                        UINT64_C(0x8000000000000000),
+                                        0, /* zeros */
+                                        UINT64_C(0x7ff8000000000000),
+                                        UINT64_C(0xfffabcdef0123456), /* not numbers */
+                                        1,
+                                        UINT64_C(0x7fefffffffffffff),
+                                        UINT64_C(0x3ff0000000000000)};
     unsigned lost = 0;
     for (unsigned i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
         double in, out = 7;
@@ -172,7 +185,8 @@ static void life_of_a_gauge(void)
     is(errno, 66, "errno is preserved");
     pthread_create(&t, (pthread_attr_t *)0, values_in_a_refused_thread, &g);
     pthread_join(t, &lost);
-    is((uintptr_t)lost, 0, "the same in a thread without sections, over older values of one that has");
+    is((uintptr_t)lost, 0,
+       "the same in a thread without sections, over older values of one that has");
     is(values_lost(&g), 0, "and the other way round");
     percpu_gauge_destroy(&g);
     never_set_is_zero(&g, "destroyed");
@@ -214,7 +228,7 @@ static void the_latest_tick_wins_and_ties_go_to_the_lower_cpu(void)
 #define WRITERS 6
 static struct percpu_gauge busy;
 static int stop;
-static unsigned torn, backwards, gets, writers_moved, own_lost, last_set;
+static unsigned torn, backwards, got_so_far, writers_moved, own_lost, last_set;
 static int refused_half;
 static pid_t writer_tids[WRITERS];
 static __thread volatile unsigned handler_seq;
@@ -237,8 +251,8 @@ static void *write_to_gauge(void *arg)
     block_alarm(SIG_UNBLOCK);
     while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
         percpu_gauge_set(&busy, encode(me, ++seq & 0x3ffffff));
-        if (seq % 8 == 0 && (!percpu_gauge_get(&busy, &d)
-                             || (decode(d, &writer, &got) && writer == me && got < (seq & 0x3ffffff))))
+        if (seq % 8 == 0 && (!percpu_gauge_get(&busy, &d) ||
+                             (decode(d, &writer, &got) && writer == me && got < (seq & 0x3ffffff))))
             (void)__atomic_fetch_add(&own_lost, 1, __ATOMIC_RELAXED);
         seed = seed * 1103515245 + 12345;
         if ((seed >> 16) % 16384 == 0) {
@@ -265,24 +279,27 @@ static void *read_gauge(void *arg)
                 (void)__atomic_fetch_add(&backwards, 1, __ATOMIC_RELAXED);
             last[writer] = seq;
         }
-        (void)__atomic_fetch_add(&gets, 1, __ATOMIC_RELAXED);
+        (void)__atomic_fetch_add(&got_so_far, 1, __ATOMIC_RELAXED);
     }
     return (void *)0;
 }
 
 /* @refused: 0 no thread, 1 every other, 2 all. */
-static void readers_see_whole_values_in_order(unsigned writers, int refused, int signals, double seconds)
+static void readers_see_whole_values_in_order(unsigned writers, int refused, int signals,
+                                              double seconds)
 {
     pthread_t threads[WRITERS + 2];
     unsigned long before = aborts();
     unsigned long sets = 0, writer, seq;
     unsigned w, s, i, seed = 1;
     double end = now() + seconds, d = 0;
-    const char *who = refused == 0 ? "" : refused == 1 ? ", half without rseq" : ", all without rseq";
+    const char *who = refused == 0   ? ""
+                      : refused == 1 ? ", half without rseq"
+                                     : ", all without rseq";
     memset(&busy, 0, sizeof busy);
     memset(writer_tids, 0, sizeof writer_tids);
     stop = 0;
-    torn = backwards = gets = own_lost = 0;
+    torn = backwards = got_so_far = own_lost = 0;
     refused_half = refused;
     if (signals)
         set_alarm(70, set_in_a_handler);
@@ -297,8 +314,8 @@ static void readers_see_whole_values_in_order(unsigned writers, int refused, int
                 move_to(tid, cpus[(seed >> 16) % ncpus]);
         }
         sched_yield();
-    } while (now() < end || __atomic_load_n(&gets, __ATOMIC_RELAXED) < 1000
-             || (sections_at_start && refused < 2 && aborts() == before && now() < end + 1));
+    } while (now() < end || __atomic_load_n(&got_so_far, __ATOMIC_RELAXED) < 1000 ||
+             (sections_at_start && refused < 2 && aborts() == before && now() < end + 1));
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     for (i = 0; i < writers + 2; i++) {
         void *result;
@@ -321,7 +338,7 @@ static void readers_see_whole_values_in_order(unsigned writers, int refused, int
     }
     percpu_gauge_set(&busy, encode(62, 1));
     ok(percpu_gauge_get(&busy, &d) && !bits_differ(d, encode(62, 1)), "the freshest set wins");
-    note("%lu sets, %u gets, %lu aborts", sets, gets, aborts() - before);
+    note("%lu sets, %u got_so_far, %lu aborts", sets, got_so_far, aborts() - before);
     if (sections_at_start && refused < 2)
         ok(aborts() != before, "sections were aborted meanwhile");
     percpu_gauge_destroy(&busy);
@@ -371,8 +388,11 @@ static void the_last_set_is_what_the_next_thread_gets(int refused, unsigned coun
         pthread_create(&threads[i], (pthread_attr_t *)0, run_relay, (void *)(uintptr_t)i);
     for (i = 0; i < RUNNERS; i++)
         pthread_join(threads[i], (void **)0);
-    ok(token >= count && stale == 0, "%u hand-offs over %u CPUs, %s without rseq: never stale", count,
-       ncpus, refused == 0 ? "none" : refused == 1 ? "half" : "all");
+    ok(token >= count && stale == 0, "%u hand-offs over %u CPUs, %s without rseq: never stale",
+       count, ncpus,
+       refused == 0   ? "none"
+       : refused == 1 ? "half"
+                      : "all");
     if (stale)
         note("%u stale", stale);
     percpu_gauge_destroy(&relay);

@@ -64,6 +64,14 @@ static void operate(struct tally *t, uint32_t v)
     t->compared += this_cpu_cmpxchg(object->compared, old, old + 1) == old;
 }
 
+static void move_somewhere(uint32_t random)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpus[random % n_cpus], &set);
+    sched_setaffinity(0, sizeof set, random % 5 ? &set : &allowed);
+}
+
 static void handler(int sig)
 {
     int saved = errno;
@@ -71,6 +79,8 @@ static void handler(int sig)
     if (self) {
         self->signals++;
         operate(&self->by_handler, self->signals);
+        if (self->signals % 2) /* what was interrupted starts over on another CPU */
+            move_somewhere(self->signals / 2 * 7 + self->index);
     }
     errno = saved;
 }
@@ -88,14 +98,6 @@ static int start_timer(int sig, long us, int *id)
     event.tid = (int)syscall(SYS_gettid);
     return syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, id) == 0
            && syscall(SYS_timer_settime, *id, 0, &every, (void *)0) == 0;
-}
-
-static void move_somewhere(uint32_t random)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpus[random % n_cpus], &set);
-    sched_setaffinity(0, sizeof set, random % 5 ? &set : &allowed);
 }
 
 static void *work(void *arg)
@@ -213,7 +215,7 @@ int main(void)
     for (unsigned cpu = 0; cpu < CPU_SETSIZE && n_cpus < 64; cpu++)
         if (CPU_ISSET(cpu, &allowed))
             cpus[n_cpus++] = cpu;
-    n = 2 * n_cpus + 2 < MAX_WORKERS ? 2 * n_cpus + 2 : MAX_WORKERS;
+    n = 2 * n_cpus + 2 < (unsigned)MAX_WORKERS ? 2 * n_cpus + 2 : (unsigned)MAX_WORKERS;
     object = PERCPU_NEW(struct object);
     for (unsigned i = 0; i < n; i++) {
         workers[i].index = i;

@@ -3,8 +3,8 @@
  * Timestamps: ticks and the CPU they were read on, from one CPU, by each way there is: rdtscp, a
  * section, and the fallback that reads the CPU before and after.
  *
- * Seen to fail: with the CPU read once per thread; with the row's offset in place of the CPU; with
- * the upper half of the counter dropped.
+ * Seen to fail: with the row's offset in place of the CPU; with the upper half of the counter
+ * dropped; with CPU and counter read outside of the section.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -146,10 +146,12 @@ static struct worker run(enum way way, unsigned moves, void *(*f)(void *))
 static void cpu_is_where_the_thread_was_moved(enum way way, unsigned moves)
 {
     struct worker w = run(way, moves, stamp_after_each_move);
-    ok(w.stamps == moves && w.wrong_cpu == 0, "%s: right CPU after %u moves", way_names[way], moves);
+    ok(w.stamps == moves && w.wrong_cpu == 0, "%s: right CPU after %u moves", way_names[way],
+       moves);
     if (w.wrong_cpu)
         note("%u of %u wrong", w.wrong_cpu, w.stamps);
-    ok(w.backwards == 0 && w.errno_lost == 0, "%s: time never goes back, errno stays", way_names[way]);
+    ok(w.backwards == 0 && w.errno_lost == 0, "%s: time never goes back, errno stays",
+       way_names[way]);
     if (way == REFUSED || way == REFUSED_NO_RDTSCP)
         ok(w.fell_back, "%s: without sections indeed", way_names[way]);
     else
@@ -211,11 +213,12 @@ static void stamps_under_a_storm_of_migrations(enum way way)
         sched_yield();
         seen = percpu_status().aborts - aborts;
         /* Sections are the point where there are any: go on until one was hit, within reason. */
-    } while (now() < end || moves < 20
-             || (way == APPROX && sections_at_start && !seen && now() < end + 1));
+    } while (now() < end || moves < 20 ||
+             (way == APPROX && sections_at_start && !seen && now() < end + 1));
     __atomic_store_n(&w.stop, 1, __ATOMIC_RELAXED);
     pthread_join(t, (void **)0);
-    ok(w.undisturbed > 0 && w.wrong_cpu == 0, "%s: right CPU under a storm of moves", way_names[way]);
+    ok(w.undisturbed > 0 && w.wrong_cpu == 0, "%s: right CPU under a storm of moves",
+       way_names[way]);
     is(w.backwards, 0, "and time never goes back");
     note("%s: %u moves, %u checks, %u wrong, %lu aborts", way_names[way], moves, w.undisturbed,
          w.wrong_cpu, seen);

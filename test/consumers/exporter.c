@@ -21,7 +21,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
-enum { THREADS = 4, JOBS = 200000 };
+enum { THREADS = 4, JOBS = 1000000 };
 
 #define METRICS(X)                                          \
     X(JOBS_DONE, "demo_jobs_total", "Jobs finished.")       \

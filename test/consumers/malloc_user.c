@@ -9,9 +9,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+static pthread_barrier_t start; /* so that they allocate at the same time */
+
 static void *thread(void *arg)
 {
     int n = *(int *)arg;
+    pthread_barrier_wait(&start);
     for (int i = 0; i < n; i++) {
         void *volatile a = malloc(100), *volatile b = calloc(10, 7), *c = NULL;
         void *volatile d = realloc(a, 150);
@@ -29,6 +32,7 @@ int main(int argc, char **argv)
 {
     int n = argc > 1 ? atoi(argv[1]) : 0;
     pthread_t t[4];
+    pthread_barrier_init(&start, NULL, 4);
     for (int i = 0; i < 4; i++)
         if (pthread_create(&t[i], NULL, thread, &n))
             return 1;

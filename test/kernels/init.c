@@ -128,14 +128,15 @@ static void run_line(char *line)
 {
     char *words[32], *save = NULL, status[64];
     double start = now();
-    int n = 0;
+    int n = 0, ended;
     for (char *w = strtok_r(line, " \n", &save); w && n < 31; w = strtok_r(NULL, " \n", &save))
         words[n++] = w;
     words[n] = NULL;
     if (n < 3)
         return;
     say("@@begin %s%s\n", words[0], "");
-    snprintf(status, sizeof status, "%d %.1f", run(words), now() - start);
+    ended = run(words);
+    snprintf(status, sizeof status, "%d %.1f", ended, now() - start);
     kill(-1, SIGKILL); /* what the job left behind */
     while (waitpid(-1, NULL, WNOHANG) > 0)
         ;

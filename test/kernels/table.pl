@@ -96,8 +96,8 @@ if (@ARGV == 2 && $ARGV[0] eq '--count') {
 
 my ($rows, $logs) = @ARGV;
 my (%all, @troubles, %skips);
-print "| row | kernel | arch | libc | operations | registered | CPUs | aborts | passed | failed | skipped |\n";
-print "|---|---|---|---|---|---|---|---|---|---|---|\n";
+print "| row | kernel | arch | libc | operations | id from | registered | CPUs | aborts | passed | failed | skipped |\n";
+print "|---|---|---|---|---|---|---|---|---|---|---|---|\n";
 open my $in, '<', $rows or die "$rows: $!\n";
 while (<$in>) {
     next if /^\s*(#|$|@)/;
@@ -107,7 +107,7 @@ while (<$in>) {
     $all{$_} += $sum->{$_} for keys %$sum;
     push @troubles, map { "$row: $_" } @{$boot->{troubles}};
     if ($boot->{skip}) {
-        print "| $row | - | $arch | - | not run: $boot->{skip} | - | - | - | 0 | 0 | 1 |\n";
+        print "| $row | - | $arch | - | not run: $boot->{skip} | - | - | - | - | 0 | 0 | 1 |\n";
         next;
     }
     $skips{$_ =~ s/^[^:]*: //r}{"$row $_" =~ s/:.*//r}++ for @{$boot->{skips}};
@@ -117,8 +117,8 @@ while (<$in>) {
         my $how = $mode eq 'fallback' ? "fallback: $reasons[$v->{reason}]" : $mode eq '?' ? '?' : "sections ($mode)";
         my $length = $mode eq 'fallback' || $mode eq '?' ? '-' : "$v->{length} of $v->{feature}";
         $length .= ', ids guarded' if ($v->{policed} // '') eq 'yes';
-        printf "| %s | %s | %s | %s | %s | %s | %s | %s | %d | %d | %d |\n", $row, $boot->{kernel}, $arch, $name, $how,
-            $length, defined $v->{cpus} ? $v->{cpus} . ($v->{of} ne $v->{cpus} ? " below $v->{of}" : '') : '-',
+        printf "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %d | %d | %d |\n", $row, $boot->{kernel}, $arch, $name, $how,
+            $v->{id} // '-', $length, defined $v->{cpus} ? $v->{cpus} . ($v->{of} ne $v->{cpus} ? " below $v->{of}" : '') : '-',
             $v->{counted} // 0, @$v{qw(passed failed skipped)};
     }
 }
