@@ -150,6 +150,25 @@ struct percpu_priv_shared percpu_priv_state PERCPU_PRIV_ZERO;
 #define PERCPU_PRIV_OUTLINE
 #define PERCPU_PRIV_UNLIKELY(x) (x)
 #endif
+
+/* ThreadSanitizer does not see into sections: tell it when a node changes hands. */
+#if defined(__SANITIZE_THREAD__)
+#define PERCPU_PRIV_TSAN
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define PERCPU_PRIV_TSAN
+#endif
+#endif
+#ifdef PERCPU_PRIV_TSAN
+extern void __tsan_acquire(void *at);
+extern void __tsan_release(void *at);
+#define PERCPU_PRIV_HAND_OVER(p) __tsan_release(p)
+#define PERCPU_PRIV_TAKE_OVER(p) __tsan_acquire(p)
+#else
+#define PERCPU_PRIV_HAND_OVER(p) ((void)0)
+#define PERCPU_PRIV_TAKE_OVER(p) ((void)0)
+#endif
+
 static PERCPU_PRIV_OUTLINE int percpu_priv_enter(void);
 static PERCPU_PRIV_OUTLINE unsigned percpu_priv_id_slow(void);
 static PERCPU_PRIV_COLD unsigned percpu_priv_node_slow(void);
@@ -329,13 +348,13 @@ struct percpu_status {
  *
  * Context: any. errno is preserved. Cost: at worst two system calls.
  */
-static PERCPU_PRIV_COLD struct percpu_status percpu_status(void);
+static PERCPU_PRIV_OUTLINE struct percpu_status percpu_status(void);
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop
 #endif
 
 /* percpu_reason_text() - one sentence: what is missing, what it costs here, what to do. */
-static PERCPU_PRIV_COLD const char *percpu_reason_text(enum percpu_reason reason);
+static PERCPU_PRIV_OUTLINE const char *percpu_reason_text(enum percpu_reason reason);
 
 /**
  * percpu_status_format() - percpu_status() as one line of text, like snprintf().
@@ -343,7 +362,7 @@ static PERCPU_PRIV_COLD const char *percpu_reason_text(enum percpu_reason reason
  * Return: the length of the whole text, without the terminating zero, also if it did not fit.
  * @buf is terminated if @size is not 0.
  */
-static PERCPU_PRIV_COLD int percpu_status_format(char *buf, size_t size);
+static PERCPU_PRIV_OUTLINE int percpu_status_format(char *buf, size_t size);
 
 /**
  * percpu_thread_register() - register this thread now rather than in its first operation.
@@ -353,7 +372,7 @@ static PERCPU_PRIV_COLD int percpu_status_format(char *buf, size_t size);
  * Return: 0 if operations in this thread are critical sections; -1 if they take the fallback, with
  * errno: that of the refused system call, or ENOTSUP.
  */
-static PERCPU_PRIV_COLD int percpu_thread_register(void);
+static PERCPU_PRIV_OUTLINE int percpu_thread_register(void);
 
 /**
  * percpu_thread_unregister() - leave rseq in this thread.
@@ -365,7 +384,7 @@ static PERCPU_PRIV_COLD int percpu_thread_register(void);
  *
  * Return: 0; -1 with the errno of the refused system call, and the thread still registered.
  */
-static PERCPU_PRIV_COLD int percpu_thread_unregister(void);
+static PERCPU_PRIV_OUTLINE int percpu_thread_unregister(void);
 
 /* ---- [4] Per-CPU memory --------------------------------------------------------------------- */
 /*
@@ -739,12 +758,12 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_counter_slow(struct percpu_counter *
  *
  * Optional: a zeroed struct is ready. Return: 0; -1 with errno ENOMEM, and the counter is usable.
  */
-static PERCPU_PRIV_COLD int percpu_counter_init(struct percpu_counter *c);
+static PERCPU_PRIV_OUTLINE int percpu_counter_init(struct percpu_counter *c);
 
 /**
  * percpu_counter_destroy() - free a counter that nobody uses any more. It is zero and usable again.
  */
-static PERCPU_PRIV_COLD void percpu_counter_destroy(struct percpu_counter *c);
+static PERCPU_PRIV_OUTLINE void percpu_counter_destroy(struct percpu_counter *c);
 
 /**
  * percpu_counter_add() - add to a counter, as percpu_counter_sub/inc/dec do.
@@ -818,9 +837,9 @@ struct percpu_counters {
 };
 
 /* For a static set: struct percpu_counters s = PERCPU_COUNTERS_INIT(n, flags). It has no parent. */
-#define PERCPU_COUNTERS_INIT(n, flags)     \
-    {                                      \
-        (n), (flags), 0, {0}, {0}, 0, 0, 0 \
+#define PERCPU_COUNTERS_INIT(n, flags)                                                             \
+    {                                                                                              \
+        (n) + 0 * sizeof(char[(n) <= PERCPU_COUNTERS_MAX ? 1 : -1]), (flags), 0, {0}, {0}, 0, 0, 0 \
     }
 
 /**
@@ -830,15 +849,15 @@ struct percpu_counters {
  *
  * Return: 0; -1 with errno EINVAL (@n is 0 or above PERCPU_COUNTERS_MAX, unknown flag) or ENOMEM.
  */
-static PERCPU_PRIV_COLD int percpu_counters_init(struct percpu_counters *set, unsigned n,
-                                                 struct percpu_counters *parent, unsigned flags);
+static PERCPU_PRIV_OUTLINE int percpu_counters_init(struct percpu_counters *set, unsigned n,
+                                                    struct percpu_counters *parent, unsigned flags);
 
 /**
  * percpu_counters_destroy() - free a set that nobody uses any more.
  *
  * Return: 0; -1 with errno EBUSY if it is the parent of a set that still exists.
  */
-static PERCPU_PRIV_COLD int percpu_counters_destroy(struct percpu_counters *set);
+static PERCPU_PRIV_OUTLINE int percpu_counters_destroy(struct percpu_counters *set);
 
 static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters *set,
                                                           unsigned event, percpu_word v);
@@ -859,7 +878,7 @@ static inline void percpu_counters_add(struct percpu_counters *set, unsigned eve
             event < set->n
                 ? __atomic_load_n(&set->chunk[event / PERCPU_COUNTERS_CHUNK], __ATOMIC_RELAXED)
                 : (percpu_word *)0;
-        percpu_word *word = chunk + event % PERCPU_COUNTERS_CHUNK;
+        percpu_word *word = chunk ? chunk + event % PERCPU_COUNTERS_CHUNK : chunk;
         uint32_t rows = __atomic_load_n(&set->rows, __ATOMIC_RELAXED);
         (void)rows;
         if (chunk && set->flags & PERCPU_COUNTERS_SHARED)
@@ -945,6 +964,7 @@ static inline struct percpu_tscp percpu_tscp_approx(void);
 struct percpu_priv_gauge_row {
     struct percpu_rseq_stamped stamped;
     uint32_t lock; /* taken to write rows of the second bank, and the one in the handle */
+    struct percpu_priv_gauge_row *more; /* of the handle's: rows for who finds all locked */
 };
 
 struct percpu_gauge {
@@ -957,10 +977,10 @@ struct percpu_gauge {
  * percpu_gauge_init() - set to "never set" and allocate now. Return: 0; -1 with errno ENOMEM,
  * usable.
  */
-static PERCPU_PRIV_COLD int percpu_gauge_init(struct percpu_gauge *g);
+static PERCPU_PRIV_OUTLINE int percpu_gauge_init(struct percpu_gauge *g);
 
 /* percpu_gauge_destroy() - free a gauge that nobody uses any more. It is zero and usable again. */
-static PERCPU_PRIV_COLD void percpu_gauge_destroy(struct percpu_gauge *g);
+static PERCPU_PRIV_OUTLINE void percpu_gauge_destroy(struct percpu_gauge *g);
 
 static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_slow(struct percpu_gauge *g, uint64_t bits);
 
@@ -968,8 +988,9 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_slow(struct percpu_gauge *g, u
  * percpu_gauge_set() - set the gauge.
  *
  * Order: release: who gets the value sees what was written before it was set.
- * Context: any. errno is preserved. In a handler that interrupted a fallback set() it may take
- * effect before that one. Cost: one ordered read of the clock and a section.
+ * Context: any. errno is preserved. The fallback can lose a set where a signal handler, or a fork,
+ * leaves all its rows locked and there is no memory for another.
+ * Cost: one ordered read of the clock and a section.
  */
 static inline void percpu_gauge_set(struct percpu_gauge *g, double value)
 {
@@ -1018,7 +1039,7 @@ struct percpu_freelist {
  *
  * Return: 0; -1 with errno ENOMEM, and the list is usable.
  */
-static PERCPU_PRIV_COLD int percpu_freelist_init(struct percpu_freelist *list, size_t next);
+static PERCPU_PRIV_OUTLINE int percpu_freelist_init(struct percpu_freelist *list, size_t next);
 #define PERCPU_LINK(type, member) offsetof(type, member)
 
 /**
@@ -1026,7 +1047,7 @@ static PERCPU_PRIV_COLD int percpu_freelist_init(struct percpu_freelist *list, s
  *
  * Return: 0; -1 with errno EBUSY if it has nodes: drain it first.
  */
-static PERCPU_PRIV_COLD int percpu_freelist_destroy(struct percpu_freelist *list);
+static PERCPU_PRIV_OUTLINE int percpu_freelist_destroy(struct percpu_freelist *list);
 
 static PERCPU_PRIV_OUTLINE void percpu_priv_push_slow(struct percpu_freelist *list, void *node);
 static PERCPU_PRIV_OUTLINE void *percpu_priv_pop_slow(struct percpu_freelist *list);
@@ -1043,6 +1064,7 @@ static inline void percpu_freelist_push(struct percpu_freelist *list, void *node
     struct percpu_rseq_list *base = __atomic_load_n(&list->base, __ATOMIC_RELAXED);
     uint32_t rows = __atomic_load_n(&list->rows, __ATOMIC_RELAXED);
     (void)rows;
+    PERCPU_PRIV_HAND_OVER(node);
     if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_SECTION(push, base, node, list->next, rows)))
         percpu_priv_push_slow(list, node);
 }
@@ -1061,6 +1083,7 @@ static inline void *percpu_freelist_pop(struct percpu_freelist *list)
     (void)rows;
     if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_SECTION(pop, base, list->next, rows, &node)))
         node = percpu_priv_pop_slow(list);
+    PERCPU_PRIV_TAKE_OVER(node);
     return node;
 }
 
@@ -1076,8 +1099,8 @@ static inline void *percpu_freelist_pop(struct percpu_freelist *list)
  * fallback's nodes.
  * Context: not in a signal handler. Cost: percpu_fence_cpu().
  */
-static PERCPU_PRIV_COLD int percpu_freelist_drain(struct percpu_freelist *list, unsigned cpu,
-                                                  void **chain);
+static PERCPU_PRIV_OUTLINE int percpu_freelist_drain(struct percpu_freelist *list, unsigned cpu,
+                                                     void **chain);
 
 /* ---- [11] Crossing CPUs --------------------------------------------------------------------- */
 
@@ -1096,10 +1119,10 @@ static PERCPU_PRIV_COLD int percpu_freelist_drain(struct percpu_freelist *list, 
  * sched_setaffinity (EINVAL: the CPU is not this thread's to visit; EPERM: a sandbox).
  * Context: not in a signal handler. Cost: microseconds, an interrupt on that CPU.
  */
-static PERCPU_PRIV_COLD int percpu_fence_cpu(unsigned cpu);
+static PERCPU_PRIV_OUTLINE int percpu_fence_cpu(unsigned cpu);
 
 /* percpu_fence() - the same for all CPUs. */
-static PERCPU_PRIV_COLD int percpu_fence(void);
+static PERCPU_PRIV_OUTLINE int percpu_fence(void);
 
 /* ---- [12] Machinery ------------------------------------------------------------------------- */
 /*
@@ -1117,14 +1140,6 @@ enum percpu_priv_thread_state {
 
 #define PERCPU_PRIV_LOAD(x) __atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define PERCPU_PRIV_STORE(x, v) __atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
-
-#if defined(__SANITIZE_THREAD__)
-#define PERCPU_PRIV_TSAN
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define PERCPU_PRIV_TSAN
-#endif
-#endif
 
 /* ---- The operating system */
 
@@ -1265,8 +1280,8 @@ static PERCPU_PRIV_COLD unsigned percpu_priv_find_nr_cpus(void)
     if (n > PERCPU_PRIV_MAX_CPUS)
         n = PERCPU_PRIV_MAX_CPUS;
     if (PERCPU_PRIV_LOAD(percpu_priv_state.nr_cpus) == 0) {
-        PERCPU_PRIV_STORE(percpu_priv_state.nr_cpus, n);
         PERCPU_PRIV_STORE(percpu_priv_state.bound, percpu_priv_state.kernel_broken ? 0 : n);
+        __atomic_store_n(&percpu_priv_state.nr_cpus, n, __ATOMIC_RELEASE); /* the bound is known */
     }
     errno = saved;
     return PERCPU_PRIV_LOAD(percpu_priv_state.nr_cpus);
@@ -1584,7 +1599,7 @@ static PERCPU_PRIV_COLD unsigned percpu_priv_node_slow(void)
     return node;
 }
 
-static PERCPU_PRIV_COLD int percpu_thread_register(void)
+static PERCPU_PRIV_OUTLINE int percpu_thread_register(void)
 {
 #if PERCPU_RSEQ_PORTED && !defined(PERCPU_NO_REGISTER)
     if (!percpu_priv_enter()) {
@@ -1606,7 +1621,7 @@ static PERCPU_PRIV_COLD int percpu_thread_register(void)
     return -1;
 }
 
-static PERCPU_PRIV_COLD int percpu_thread_unregister(void)
+static PERCPU_PRIV_OUTLINE int percpu_thread_unregister(void)
 {
 #if PERCPU_RSEQ_PORTED
     struct percpu_rseq_thread *t = percpu_priv_thread();
@@ -1662,7 +1677,7 @@ static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_diagnose(struct percpu_st
 }
 #endif
 
-static PERCPU_PRIV_COLD struct percpu_status percpu_status(void)
+static PERCPU_PRIV_OUTLINE struct percpu_status percpu_status(void)
 {
     struct percpu_status s = {PERCPU_MODE_FALLBACK, PERCPU_REASON_DISABLED, 0, 0, 0, 0, 0};
     int saved = errno;
@@ -1685,7 +1700,7 @@ static PERCPU_PRIV_COLD struct percpu_status percpu_status(void)
     return s;
 }
 
-static PERCPU_PRIV_COLD const char *percpu_reason_text(enum percpu_reason reason)
+static PERCPU_PRIV_OUTLINE const char *percpu_reason_text(enum percpu_reason reason)
 {
     switch (reason) {
     case PERCPU_REASON_NONE:
@@ -1763,7 +1778,7 @@ static PERCPU_PRIV_COLD int percpu_priv_append(char *buf, size_t size, int at, c
     return at;
 }
 
-static PERCPU_PRIV_COLD int percpu_status_format(char *buf, size_t size)
+static PERCPU_PRIV_OUTLINE int percpu_status_format(char *buf, size_t size)
 {
     static const char *const modes[] = {"fallback", "libc's registration", "own registration"};
     struct percpu_status s = percpu_status();
@@ -2161,14 +2176,14 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_counter_slow(struct percpu_counter *
     errno = saved;
 }
 
-static PERCPU_PRIV_COLD int percpu_counter_init(struct percpu_counter *c)
+static PERCPU_PRIV_OUTLINE int percpu_counter_init(struct percpu_counter *c)
 {
     static const struct percpu_counter zero = {0, 0, 0, 0};
     *c = zero;
     return percpu_priv_base(&c->base, &c->rows, sizeof(percpu_word)) ? 0 : -1;
 }
 
-static PERCPU_PRIV_COLD void percpu_counter_destroy(struct percpu_counter *c)
+static PERCPU_PRIV_OUTLINE void percpu_counter_destroy(struct percpu_counter *c)
 {
     static const struct percpu_counter zero = {0, 0, 0, 0};
     (void)percpu_free(c->base);
@@ -2186,7 +2201,8 @@ static PERCPU_PRIV_OUTLINE percpu_word percpu_priv_sum(percpu_word *base)
 /* What a sum grew by since the last take. Its caller knows how to sum. */
 #define PERCPU_PRIV_TAKE(taken, sum)                                                        \
     __extension__({                                                                         \
-        percpu_word percpu_priv_old = PERCPU_PRIV_LOAD(taken), percpu_priv_new;             \
+        percpu_word percpu_priv_old = __atomic_load_n(&(taken), __ATOMIC_ACQUIRE),          \
+                    percpu_priv_new;                                                        \
         do                                                                                  \
             percpu_priv_new = (sum);                                                        \
         while (!__atomic_compare_exchange_n(&(taken), &percpu_priv_old, percpu_priv_new, 0, \
@@ -2252,8 +2268,8 @@ static PERCPU_PRIV_COLD void percpu_priv_free_chunks(percpu_word **chunks)
     }
 }
 
-static PERCPU_PRIV_COLD int percpu_counters_init(struct percpu_counters *set, unsigned n,
-                                                 struct percpu_counters *parent, unsigned flags)
+static PERCPU_PRIV_OUTLINE int percpu_counters_init(struct percpu_counters *set, unsigned n,
+                                                    struct percpu_counters *parent, unsigned flags)
 {
     static const struct percpu_counters zero = PERCPU_COUNTERS_INIT(0, 0);
     *set = zero;
@@ -2275,7 +2291,7 @@ static PERCPU_PRIV_COLD int percpu_counters_init(struct percpu_counters *set, un
     return 0;
 }
 
-static PERCPU_PRIV_COLD int percpu_counters_destroy(struct percpu_counters *set)
+static PERCPU_PRIV_OUTLINE int percpu_counters_destroy(struct percpu_counters *set)
 {
     static const struct percpu_counters zero = PERCPU_COUNTERS_INIT(0, 0);
     if (__atomic_load_n(&set->children, __ATOMIC_ACQUIRE)) {
@@ -2440,25 +2456,26 @@ static inline struct percpu_tscp percpu_tscp(void)
 
 /* ---- Gauges */
 
-/* A 32-bit machine may tear these; the sequence number tells. */
+/*
+ * A buffer's words: written after the commit that retired it (release), read before the sequence
+ * number is read again (acquire). A 32-bit machine may tear them; the sequence number tells.
+ */
 static inline uint64_t percpu_priv_load64(const uint64_t *p)
 {
 #if UINTPTR_MAX > 0xffffffffu
-    return PERCPU_PRIV_LOAD(*p);
+    return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 #else
-    const volatile uint32_t *half = (const volatile uint32_t *)(const void *)p;
-    union {
-        uint32_t half[2];
-        uint64_t whole;
-    } u = {{half[0], half[1]}};
-    return u.whole;
+    uint64_t v = *(const volatile uint64_t *)p;
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    return v;
 #endif
 }
 static inline void percpu_priv_store64(uint64_t *p, uint64_t v)
 {
 #if UINTPTR_MAX > 0xffffffffu
-    PERCPU_PRIV_STORE(*p, v);
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
 #else
+    __atomic_thread_fence(__ATOMIC_RELEASE);
     *(volatile uint64_t *)p = v;
 #endif
 }
@@ -2476,13 +2493,23 @@ static PERCPU_PRIV_OUTLINE int percpu_priv_gauge_write(struct percpu_priv_gauge_
         return 0;
     seq = PERCPU_PRIV_LOAD(row->stamped.seq) + 1;
     buffer = &row->stamped.buffer[seq & 1].value;
-    __atomic_thread_fence(
-        __ATOMIC_RELEASE); /* the last commit, before the buffer it retired changes */
     percpu_priv_store64(&buffer[0], bits);
     percpu_priv_store64(&buffer[1], percpu_priv_ticks_ordered());
     __atomic_store_n(&row->stamped.seq, seq, __ATOMIC_RELEASE);
     __atomic_store_n(&row->lock, 0, __ATOMIC_RELEASE);
     return 1;
+}
+
+/*
+ * The row after @row, in the chain that starts in the handle; allocated if there is none. So a set
+ * never waits for a thread that stopped while it held a row, and is never lost: there are as many
+ * rows as there ever were fallback sets under way at once. NULL: no memory.
+ */
+static PERCPU_PRIV_COLD struct percpu_priv_gauge_row *
+percpu_priv_gauge_more(struct percpu_priv_gauge_row *row)
+{
+    uint32_t rows; /* not of interest: no section writes here */
+    return (struct percpu_priv_gauge_row *)percpu_priv_base(&row->more, &rows, sizeof *row);
 }
 
 static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_slow(struct percpu_gauge *g, uint64_t bits)
@@ -2495,12 +2522,9 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_slow(struct percpu_gauge *g, u
     if (!base || !percpu_priv_enter() ||
         !PERCPU_PRIV_SECTION(publish, &base->stamped, bits, PERCPU_PRIV_LOAD(g->rows), &seq)) {
         row = base ? (struct percpu_priv_gauge_row *)PERCPU_PRIV_SECOND_BANK(base) : &g->spill;
-        /*
-         * Locked: the other row. Both, by handlers that interrupted each other: this set came
-         * first.
-         */
         if (!percpu_priv_gauge_write(row, bits))
-            (void)percpu_priv_gauge_write(&g->spill, bits);
+            for (row = &g->spill; row && !percpu_priv_gauge_write(row, bits);)
+                row = percpu_priv_gauge_more(row);
     }
     errno = saved;
 }
@@ -2515,7 +2539,6 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_read(struct percpu_priv_gauge_
         seq = __atomic_load_n(&row->stamped.seq, __ATOMIC_ACQUIRE);
         value = percpu_priv_load64(&row->stamped.buffer[seq & 1].value);
         ticks = percpu_priv_load64(&row->stamped.buffer[seq & 1].ticks);
-        __atomic_thread_fence(__ATOMIC_ACQUIRE);
         /* While it is the live one nobody writes to it; it was, all along, if seq is unchanged. */
     } while (seq != PERCPU_PRIV_LOAD(row->stamped.seq));
     if (seq && (!*any || ticks > *best)) {
@@ -2532,19 +2555,25 @@ static PERCPU_PRIV_OUTLINE int percpu_gauge_get(struct percpu_gauge *g, double *
     int any = 0;
     if (base)
         percpu_for_each_copy(base, row) percpu_priv_gauge_read(row, &any, &best, &bits);
-    percpu_priv_gauge_read(&g->spill, &any, &best, &bits);
+    for (row = &g->spill; row; row = __atomic_load_n(&row->more, __ATOMIC_ACQUIRE))
+        percpu_priv_gauge_read(row, &any, &best, &bits);
     __builtin_memcpy(value, &bits, sizeof bits);
     return any;
 }
 
-static PERCPU_PRIV_COLD int percpu_gauge_init(struct percpu_gauge *g)
+static PERCPU_PRIV_OUTLINE int percpu_gauge_init(struct percpu_gauge *g)
 {
     __builtin_memset(g, 0, sizeof *g);
     return percpu_priv_base(&g->base, &g->rows, sizeof *g->base) ? 0 : -1;
 }
 
-static PERCPU_PRIV_COLD void percpu_gauge_destroy(struct percpu_gauge *g)
+static PERCPU_PRIV_OUTLINE void percpu_gauge_destroy(struct percpu_gauge *g)
 {
+    struct percpu_priv_gauge_row *row = g->spill.more, *next;
+    for (; row; row = next) {
+        next = row->more;
+        (void)percpu_free(row);
+    }
     (void)percpu_free(g->base);
     __builtin_memset(g, 0, sizeof *g);
 }
@@ -2615,14 +2644,14 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_pop_slow(struct percpu_freelist *li
     return node;
 }
 
-static PERCPU_PRIV_COLD int percpu_freelist_init(struct percpu_freelist *list, size_t next)
+static PERCPU_PRIV_OUTLINE int percpu_freelist_init(struct percpu_freelist *list, size_t next)
 {
     __builtin_memset(list, 0, sizeof *list);
     list->next = (uint32_t)next;
     return percpu_priv_base(&list->base, &list->rows, sizeof *list->base) ? 0 : -1;
 }
 
-static PERCPU_PRIV_COLD int percpu_freelist_destroy(struct percpu_freelist *list)
+static PERCPU_PRIV_OUTLINE int percpu_freelist_destroy(struct percpu_freelist *list)
 {
     struct percpu_rseq_list *copy;
     int full = list->spill != (void *)0;
@@ -2673,13 +2702,13 @@ static PERCPU_PRIV_COLD void percpu_priv_drain_stack(struct percpu_freelist *lis
         percpu_priv_give(list, chain, first);
 }
 
-static PERCPU_PRIV_COLD int percpu_freelist_drain(struct percpu_freelist *list, unsigned cpu,
-                                                  void **chain)
+static PERCPU_PRIV_OUTLINE int percpu_freelist_drain(struct percpu_freelist *list, unsigned cpu,
+                                                     void **chain)
 {
     struct percpu_rseq_list *base = __atomic_load_n(&list->base, __ATOMIC_ACQUIRE), *row;
     int failed = 0;
     *chain = (void *)0;
-    if (base && cpu >= percpu_priv_arena_of(base)->rows) {
+    if (cpu >= (base ? percpu_priv_arena_of(base)->rows : percpu_nr_cpus())) {
         errno = EINVAL;
         return -1;
     }
@@ -2691,6 +2720,10 @@ static PERCPU_PRIV_COLD int percpu_freelist_drain(struct percpu_freelist *list, 
         percpu_priv_drain_stack(list, &row->head, chain);
     }
     percpu_priv_drain_stack(list, &list->spill, chain);
+#ifdef PERCPU_PRIV_TSAN
+    for (void *node = *chain; node; node = *percpu_priv_link(list, node))
+        PERCPU_PRIV_TAKE_OVER(node);
+#endif
     return failed;
 }
 
@@ -2718,16 +2751,14 @@ static PERCPU_PRIV_COLD int percpu_priv_visit(unsigned cpu)
         return -1;
     __builtin_memset(there, 0, sizeof there);
     there[cpu / bits] = 1ul << cpu % bits;
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
     failed = percpu_priv_syscall(SYS_sched_setaffinity, 0, sizeof there, there);
     if (!failed)
         (void)percpu_priv_syscall(SYS_sched_setaffinity, 0, size, before);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
     return failed ? -1 : 0;
 }
 #endif
 
-static PERCPU_PRIV_COLD int percpu_fence_cpu(unsigned cpu)
+static PERCPU_PRIV_OUTLINE int percpu_fence_cpu(unsigned cpu)
 {
     int saved = errno;
     if (cpu >= percpu_nr_cpus()) {
@@ -2749,7 +2780,7 @@ static PERCPU_PRIV_COLD int percpu_fence_cpu(unsigned cpu)
     return 0;
 }
 
-static PERCPU_PRIV_COLD int percpu_fence(void)
+static PERCPU_PRIV_OUTLINE int percpu_fence(void)
 {
     unsigned cpu = 0;
     int saved = errno;

@@ -3,8 +3,8 @@
 # check_consumers.sh - build the programs of test/consumers as a user would, with each compiler and libc
 # here, and compare what they count with what they did.
 #
-# Seen to fail: with adds that are a plain load and store (signal_counters, also where libc does not
-# register); with a take that forgets the last one (fork_server); with plugins that are not left
+# Seen to fail: with adds that are a plain load and store (signal_counters, fibers, exporter,
+# malloc_count); with a take that forgets the last one (fork_server); with plugins that are not left
 # before they are unmapped (plugin_host: the kernel kills it).
 cd "$(dirname "$0")/.." || exit 2
 src=test/consumers
@@ -54,7 +54,7 @@ signal_counters() { # MODE PROGRAM: the number of ticks is the timer's, everythi
     rc=$?
     echo "exit status $rc: $got" >>"$tmp/err"
     [ $rc = 0 ] && echo "$got" | awk -F '[= ]' '
-        { ok = NF == 8 && $1 == "requests" && $2 == 40000000 && $3 == "slow" && $4 == 8000 &&
+        { ok = NF == 8 && $1 == "requests" && $2 == 8000000 && $3 == "slow" && $4 == 8000 &&
                $5 == "ticks" && $6 >= 3 && $7 == "events" && $8 == $2 + $4 + $6 }
         END { exit !(NR == 1 && ok) }'
     result $? "$3: requests, handlers and their sum agree"
@@ -252,7 +252,8 @@ done
 for cxx in g++ clang++; do
     have $cxx || { skip "object_counts, $cxx" "no $cxx here"; continue; }
     for std in c++11 c++17; do
-        build object_counts $cxx -std=$std -Wold-style-cast $src/object_counts.cpp $src/object_counts_serve.cpp || continue
+        build object_counts $cxx -std=$std -Wold-style-cast $src/object_counts.cpp \
+            $src/object_counts_serve.cpp || continue
         for mode in "-u NONE" $OFF; do
             # shellcheck disable=SC2086
             same "object_counts, $cxx $std${mode##-*}: one counter per type, in two files" \
