@@ -14,6 +14,10 @@ WARN := -Wall -Wextra -Wpedantic -Wshadow -Wundef -Wconversion -Wcast-qual
 TEST_CFLAGS := -O2 -g -I. -Itest $(WARN)
 
 .DEFAULT_GOAL := help
+# The user's compilers; make's own defaults are cc and g++.
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 .PHONY: help selftest check lint install uninstall clean tests
 
 # ---- Flavors: how tests are compiled and linked. flavor_X is the whole command line.
@@ -31,7 +35,7 @@ flavor_gcc-staticpie := $(GLIBC_GCC) -std=gnu11 -fPIE -static-pie
 flavor_gcc-lto := $(GLIBC_GCC) -std=gnu11 -flto
 flavor_clang := $(GLIBC_CLANG) -std=gnu11
 flavor_clang-O0 := $(GLIBC_CLANG) -std=gnu11 -O0
-flavor_gxx := g++ -std=gnu++11 -x c++
+flavor_gxx := $(CXX) -std=gnu++11 -x c++
 flavor_clangxx := clang++ -std=gnu++17 -x c++ -Wno-deprecated
 flavor_musl := $(MUSL_GCC) -std=gnu11
 flavor_musl-pic := $(MUSL_GCC) -std=gnu11 -fPIC
@@ -61,13 +65,13 @@ test_cflags = $(shell sed -n 's,^// cflags: ,,p' test/$(1).c)
 define flavor_rules
 $(T)/$(1)/%: test/%.c $(HEADERS) test/tap.h $(wildcard test/*.h) Makefile
 	@mkdir -p $$(@D)
-	$(flavor_$(1)) $(filter-out -O2,$(TEST_CFLAGS)) $(if $(findstring -O0,$(flavor_$(1))),,-O2) $$(call test_cflags,$$*) $(CFLAGS) $$< -o $$@ -pthread $(LDFLAGS)
+	$(flavor_$(1)) $(filter-out -O2,$(TEST_CFLAGS)) $(if $(findstring -O0,$(flavor_$(1))),,-O2) $$(call test_cflags,$$*) $(if $(findstring -x c++,$(flavor_$(1))),$(CXXFLAGS),$(CFLAGS)) $$< -o $$@ -pthread $(LDFLAGS)
 endef
 $(foreach f,$(HAVE),$(eval $(call flavor_rules,$(f))))
 
 $(T)/sandbox: test/sandbox.c
 	@mkdir -p $(@D)
-	$(CC) -O2 $< -o $@
+	$(CC) -O2 $(CFLAGS) $< -o $@ $(LDFLAGS)
 
 BINARIES := $(foreach f,$(HAVE),$(addprefix $(T)/$(f)/,$(C_TESTS)))
 # Links named FLAVOR.MODE/TEST, so that every run has a name of its own.
@@ -80,8 +84,8 @@ endef
 $(foreach r,$(RUNS),$(eval $(call run_rules,$(r))))
 
 # The main job: one run per libc and way of linking that this machine has.
-selftest_glibc := $(GLIBC_GCC)
-selftest_glibc-static := $(GLIBC_GCC) -static
+selftest_glibc := $(CC)
+selftest_glibc-static := $(CC) -static
 selftest_musl := $(MUSL_GCC)
 selftest_musl-static := $(MUSL_GCC) -static
 SELFTESTS := glibc glibc-static musl musl-static
@@ -118,27 +122,30 @@ lint: ## style, names, tables of contents, leaked macros
 
 define PC
 prefix=$(PREFIX)
-includedir=$(INCLUDEDIR)
+includedir=$(subst $(PREFIX)/,$${prefix}/,$(INCLUDEDIR))
 
 Name: percpu
 Description: Per-CPU counters, gauges, free lists and operations for Linux (header only)
 Version: $(VERSION)
-Cflags: -I$${includedir}
+Cflags: -I"$${includedir}"
 endef
 define CMAKE_CONFIG
 if(NOT TARGET percpu::percpu)
+  # By the way from here, so that the tree can be staged or moved.
+  file(RELATIVE_PATH percpu_include "$(CMAKEDIR)" "$(INCLUDEDIR)")
+  get_filename_component(percpu_include "$${CMAKE_CURRENT_LIST_DIR}/$${percpu_include}" ABSOLUTE)
   add_library(percpu::percpu INTERFACE IMPORTED)
-  set_target_properties(percpu::percpu PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$(INCLUDEDIR)")
+  set_target_properties(percpu::percpu PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$${percpu_include}")
 endif()
 endef
 define CMAKE_VERSION
 set(PACKAGE_VERSION "$(VERSION)")
-if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION
-   OR NOT PACKAGE_FIND_VERSION_MAJOR STREQUAL "$(call version_part,MAJOR)")
+if(PACKAGE_FIND_VERSION AND (PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION
+   OR NOT PACKAGE_FIND_VERSION_MAJOR EQUAL "$(call version_part,MAJOR)"))
   set(PACKAGE_VERSION_COMPATIBLE FALSE)
 else()
   set(PACKAGE_VERSION_COMPATIBLE TRUE)
-  if(PACKAGE_FIND_VERSION STREQUAL PACKAGE_VERSION)
+  if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
     set(PACKAGE_VERSION_EXACT TRUE)
   endif()
 endif()
@@ -151,12 +158,16 @@ install: ## copy the headers, the pkg-config file and the CMake package (PREFIX,
 	@printf '%s\n' "$$PC" >"$(DESTDIR)$(PKGCONFIGDIR)/percpu.pc"
 	@printf '%s\n' "$$CMAKE_CONFIG" >"$(DESTDIR)$(CMAKEDIR)/percpu-config.cmake"
 	@printf '%s\n' "$$CMAKE_VERSION" >"$(DESTDIR)$(CMAKEDIR)/percpu-config-version.cmake"
+	chmod 644 "$(DESTDIR)$(PKGCONFIGDIR)/percpu.pc" "$(DESTDIR)$(CMAKEDIR)/percpu-config.cmake" \
+		"$(DESTDIR)$(CMAKEDIR)/percpu-config-version.cmake"
 
 uninstall: ## remove what install copied, and directories that are empty then
 	rm -f $(foreach h,$(HEADERS),"$(DESTDIR)$(INCLUDEDIR)/$(h)") "$(DESTDIR)$(PKGCONFIGDIR)/percpu.pc" \
 		"$(DESTDIR)$(CMAKEDIR)/percpu-config.cmake" "$(DESTDIR)$(CMAKEDIR)/percpu-config-version.cmake"
-	-@rmdir -p "$(DESTDIR)$(CMAKEDIR)" 2>/dev/null; rmdir -p "$(DESTDIR)$(PKGCONFIGDIR)" 2>/dev/null; \
-		rmdir -p "$(DESTDIR)$(INCLUDEDIR)" 2>/dev/null; true
+	@rmdir "$(DESTDIR)$(CMAKEDIR)" 2>/dev/null; \
+		if [ -n "$(DESTDIR)" ]; then cd "$(DESTDIR)" && \
+		for d in "$(CMAKEDIR)" "$(PKGCONFIGDIR)" "$(INCLUDEDIR)"; do \
+		rmdir -p "$${d#/}" "$$(dirname "$${d#/}")" 2>/dev/null; done; fi; true
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile

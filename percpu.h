@@ -1820,7 +1820,7 @@ static PERCPU_PRIV_OUTLINE int percpu_status_format(char *buf, size_t size)
 #define PERCPU_PRIV_MAP_WORDS (PERCPU_PRIV_GRANULES / PERCPU_PRIV_BITS)
 
 struct percpu_priv_arena {
-    uint64_t magic;
+    uint64_t magic; /* made with its own address, so that no copy of it passes */
     struct percpu_priv_arena *next;
     uint32_t rows;  /* of each bank */
     uint32_t mixed; /* the second bank was written */
@@ -1902,7 +1902,7 @@ static PERCPU_PRIV_COLD struct percpu_priv_arena *percpu_priv_arena_new(void **a
     if (!*at)
         return (struct percpu_priv_arena *)0;
     a = percpu_priv_arena_of((char *)*at + PERCPU_PRIV_ARENA_SIZE + PERCPU_STRIDE - 1);
-    a->magic = PERCPU_PRIV_MAGIC;
+    a->magic = PERCPU_PRIV_MAGIC ^ (uintptr_t)a;
     a->rows = rows;
     a->free = PERCPU_PRIV_GRANULES;
     percpu_rseq_valgrind_untrack(a, *size - (size_t)((char *)a - (char *)*at));
@@ -2092,7 +2092,7 @@ static PERCPU_PRIV_OUTLINE int percpu_free(void *p)
         return 0;
     if ((uintptr_t)p % 8 || (uintptr_t)a < PERCPU_PRIV_LOAD(percpu_priv_state.lowest) ||
         (uintptr_t)a > PERCPU_PRIV_LOAD(percpu_priv_state.highest) ||
-        a->magic != PERCPU_PRIV_MAGIC ||
+        a->magic != (PERCPU_PRIV_MAGIC ^ (uintptr_t)a) ||
         !(__atomic_fetch_and(&a->first[g / PERCPU_PRIV_BITS], ~bit, __ATOMIC_ACQ_REL) & bit)) {
         errno = EINVAL;
         return -1;
@@ -2313,7 +2313,10 @@ static PERCPU_PRIV_OUTLINE percpu_word percpu_counters_sum(struct percpu_counter
         event < set->n
             ? __atomic_load_n(&set->chunk[event / PERCPU_COUNTERS_CHUNK], __ATOMIC_ACQUIRE)
             : (percpu_word *)0;
-    return chunk ? percpu_priv_sum(chunk + event % PERCPU_COUNTERS_CHUNK) : 0;
+    if (!chunk)
+        return 0;
+    chunk += event % PERCPU_COUNTERS_CHUNK;
+    return set->flags & PERCPU_COUNTERS_SHARED ? PERCPU_PRIV_LOAD(*chunk) : percpu_priv_sum(chunk);
 }
 
 /*

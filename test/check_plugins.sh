@@ -3,8 +3,7 @@
 # check_plugins.sh - the header in shared objects: loaded, linked, unloaded, several at once; on glibc,
 # on glibc told not to register, on musl. And linked with a library that shares __rseq_abi.
 #
-# Seen to fail: with initial-exec thread-locals (plugins do not load); with another copy's own area
-# taken for a foreign one (musl: crash); with rseq_cs left pointing into unmapped code.
+# Seen to fail: with another copy's own area taken for a foreign one (two areas; on musl a crash).
 n=0 failed=0
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/percpu-plugins.XXXXXX") || exit 1
 trap 'rm -rf "$tmp"' EXIT

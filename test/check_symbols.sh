@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: MIT
 # check_symbols.sh - what a program asks of its loader and of the linker: no newer glibc than the same program
 # without the header, no text relocations, libc's area found whatever the linker.
-#
-# Seen to fail: with plain weak references (lld -no-pie does not find libc's area).
 n=0 failed=0
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/percpu-symbols.XXXXXX") || exit 1
 trap 'rm -rf "$tmp"' EXIT

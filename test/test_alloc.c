@@ -501,13 +501,13 @@ static void in_handlers(void)
 
 /* ---- A child that is forked while another thread allocates */
 
-static volatile int stop;
+static int stop;
 static void *churn(void *arg)
 {
     struct owned o;
     uint32_t seed = 99;
     int bad = 0;
-    while (!stop) {
+    while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
         bad += !owned_alloc(&o, random_size(&seed) % 512 / 8 * 8 + 8, 8, 42);
         bad += !owned_free(&o);
     }
@@ -540,7 +540,7 @@ static void forks(void)
         waitpid(child, &status, 0);
         children_bad += status != 0;
     }
-    stop = 1;
+    __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     for (int i = 0; i < 2; i++)
         pthread_join(threads[i], (void **)0);
     is(children_bad, 0, "children forked out of allocations allocate on");

@@ -4,8 +4,7 @@
  * Use before anything is set up and after it was torn down: before the first constructor, in a
  * constructor, inside malloc, as a thread's first act inside a signal handler, in destructors.
  *
- * Seen to fail: without the look for libc's area in the slow path; with an allocation from libc in
- * the first add; with a slow path that leaves errno changed.
+ * Seen to fail: with a slow path that leaves errno changed.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -144,8 +143,7 @@ static void point(void)
 static unsigned long object_sum(void)
 {
     unsigned long sum = 0, *copy;
-    percpu_for_each_copy(object, copy)
-        sum += *copy;
+    percpu_for_each_copy(object, copy) sum += *copy;
     return sum;
 }
 
@@ -156,14 +154,16 @@ static void before_libraries(void)
     point();
     early_mode[0] = (int)percpu_status().mode;
 }
-__attribute__((section(".preinit_array"), used)) static void (*const preinit)(void) = before_libraries;
+__attribute__((section(".preinit_array"),
+               used)) static void (*const preinit)(void) = before_libraries;
 #endif
 static void before_constructors(void)
 {
     early_mode[1] = (int)percpu_status().mode;
     point();
 }
-__attribute__((section(".init_array.00050"), used)) static void (*const init)(void) = before_constructors;
+__attribute__((section(".init_array.00050"),
+               used)) static void (*const init)(void) = before_constructors;
 
 __attribute__((constructor(101))) static void in_constructor(void)
 {
@@ -172,16 +172,23 @@ __attribute__((constructor(101))) static void in_constructor(void)
 }
 
 static int destructors_wanted; /* points when main ends; set in the child that tests them */
-static void at_exit(void) { point(); }
+static void at_exit(void)
+{
+    point();
+}
 static void after_destructors(void)
 {
     point();
     if (destructors_wanted)
-        _exit((int)points != destructors_wanted + 3 || bad_ids || bad_errno
-              || percpu_counter_sum(&counter) != points || object_sum() != points);
+        _exit((int)points != destructors_wanted + 3 || bad_ids || bad_errno ||
+              percpu_counter_sum(&counter) != points || object_sum() != points);
 }
-__attribute__((section(".fini_array.00050"), used)) static void (*const fini)(void) = after_destructors;
-__attribute__((destructor(101))) static void in_destructor(void) { point(); }
+__attribute__((section(".fini_array.00050"),
+               used)) static void (*const fini)(void) = after_destructors;
+__attribute__((destructor(101))) static void in_destructor(void)
+{
+    point();
+}
 
 /* ---- In threads */
 
@@ -256,7 +263,8 @@ int main(void)
         exit(1); /* the last destructor says how it went */
     }
     waitpid(pid, &status, 0);
-    if (!ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "atexit() functions and destructors are exact"))
+    if (!ok(WIFEXITED(status) && WEXITSTATUS(status) == 0,
+            "atexit() functions and destructors are exact"))
         note("wait status %#x", (unsigned)status);
     is(bad_ids, 0, "every id is in range");
     is(bad_errno, 0, "errno survives");

@@ -4,8 +4,8 @@
  * an area that is still registered then ends the process. Destructors and handlers that run after the
  * area was given back take the fallback, and never register again.
  *
- * Seen to fail: without the exit hook (crash); with a hook that lets a later destructor register
- * (crash); with registration in a thread that has cancellation disabled (crash).
+ * Seen to fail: without the exit hook (crash); with registration in a thread that has cancellation
+ * disabled (crash).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -42,8 +42,7 @@ static int registered_in_kernel(void)
 static unsigned long object_sum(void)
 {
     unsigned long sum = 0, *copy;
-    percpu_for_each_copy(object, copy)
-        sum += __atomic_load_n(copy, __ATOMIC_RELAXED);
+    percpu_for_each_copy(object, copy) sum += __atomic_load_n(copy, __ATOMIC_RELAXED);
     return sum;
 }
 
@@ -123,12 +122,13 @@ static void churn(unsigned long threads)
         while (started - __atomic_load_n(&finished, __ATOMIC_ACQUIRE) > 64)
             sched_yield();
         if (kind == 0) { /* joined; kind 1: by pthread_exit; 2: cancelled */
-            failed += pthread_create(&t, &joined, returns, (void *)0) || pthread_join(t, (void **)0);
+            failed +=
+                pthread_create(&t, &joined, returns, (void *)0) || pthread_join(t, (void **)0);
         } else if (kind == 1) {
             failed += pthread_create(&t, &joined, exits, (void *)0) || pthread_join(t, (void **)0);
         } else if (kind == 2) {
-            failed += pthread_create(&t, &joined, is_cancelled, (void *)0) || pthread_cancel(t)
-                      || pthread_join(t, (void **)0);
+            failed += pthread_create(&t, &joined, is_cancelled, (void *)0) || pthread_cancel(t) ||
+                      pthread_join(t, (void **)0);
             cancelled++; /* in pause(): an operation is no cancellation point */
         } else {
             while (pthread_create(&t, &detached, kind % 2 ? exits : returns, (void *)0))
@@ -143,11 +143,13 @@ static void churn(unsigned long threads)
         pthread_join(spinner[i], (void **)0);
     is(failed, 0, "threads created, joined, cancelled");
     is(bad_ids, 0, "every id is in range");
-    is(percpu_counter_sum(&counter), started + cleanups + spins[0] + spins[1], "the counter is exact");
+    is(percpu_counter_sum(&counter), started + cleanups + spins[0] + spins[1],
+       "the counter is exact");
     is(cleanups, cancelled, "cancelled threads operated in their clean-up handlers");
     ok(spins[0] + spins[1] > 0, "while others were adding");
     is(object_sum(), started + cleanups + spins[0] + spins[1], "the object is exact");
-    note("%lu threads, %lu of them cancelled, beside %lu adds", started, cancelled, spins[0] + spins[1]);
+    note("%lu threads, %lu of them cancelled, beside %lu adds", started, cancelled,
+         spins[0] + spins[1]);
     pthread_attr_destroy(&joined);
     pthread_attr_destroy(&detached);
 }
@@ -180,13 +182,19 @@ static void late_destructor(struct late *l, unsigned which)
     l->passes[which]++;
     l->sections[which] += s.mode != PERCPU_MODE_FALLBACK;
     l->registered[which] += registered_in_kernel();
-    l->bad_reason += mode == PERCPU_MODE_OWN && s.mode == PERCPU_MODE_FALLBACK
-                     && s.reason != PERCPU_REASON_EXITING;
+    l->bad_reason += mode == PERCPU_MODE_OWN && s.mode == PERCPU_MODE_FALLBACK &&
+                     s.reason != PERCPU_REASON_EXITING;
     if (l->passes[which] < PASSES)
         pthread_setspecific(which ? after_hook : before_hook, l);
 }
-static void destructor_before(void *l) { late_destructor((struct late *)l, 0); }
-static void destructor_after(void *l) { late_destructor((struct late *)l, 1); }
+static void destructor_before(void *l)
+{
+    late_destructor((struct late *)l, 0);
+}
+static void destructor_after(void *l)
+{
+    late_destructor((struct late *)l, 1);
+}
 
 /* Waits for the last pass before its thread's first operation. */
 static void destructor_last_pass(void *arg)
@@ -199,12 +207,16 @@ static void destructor_last_pass(void *arg)
     operate();
     l->registered[0] = registered_in_kernel();
     l->sections[0] = percpu_status().mode != PERCPU_MODE_FALLBACK;
-    l->bad_reason += !LIBC_KEEPS_MEMORY && mode == PERCPU_MODE_OWN
-                     && percpu_status().reason != PERCPU_REASON_EXITING;
+    l->bad_reason += !LIBC_KEEPS_MEMORY && mode == PERCPU_MODE_OWN &&
+                     percpu_status().reason != PERCPU_REASON_EXITING;
 }
 
-static void make_first_key(void) { pthread_key_create(&before_hook, destructor_before); }
-__attribute__((section(".init_array.00050"), used)) static void (*const first_of_all)(void) = make_first_key;
+static void make_first_key(void)
+{
+    pthread_key_create(&before_hook, destructor_before);
+}
+__attribute__((section(".init_array.00050"),
+               used)) static void (*const first_of_all)(void) = make_first_key;
 
 static void *has_late_destructors(void *arg)
 {
@@ -230,7 +242,8 @@ static void late_destructors(int operates_first)
     handled = 0;
     pthread_create(&t, (pthread_attr_t *)0, has_late_destructors, &l);
     pthread_join(t, (void **)0);
-    note("%s:", operates_first ? "a thread that operates, then in its destructors" : "only in its destructors");
+    note("%s:", operates_first ? "a thread that operates, then in its destructors"
+                               : "only in its destructors");
     is(l.passes[0], PASSES, "all passes of the first destructor ran");
     is(l.passes[1], PASSES, "and of the last");
     is(handled, 2 * PASSES, "late signals were handled");
@@ -259,7 +272,8 @@ static void last_destructor_pass(void)
     pthread_join(t, (void **)0);
     is(l.passes[0], PASSES, "first use of all in the last destructor pass");
     is(percpu_counter_sum(&counter), sum + 1, "exact");
-    is(l.sections[0], mode != PERCPU_MODE_FALLBACK && LIBC_KEEPS_MEMORY, "sections only where memory outlives the thread");
+    is(l.sections[0], mode != PERCPU_MODE_FALLBACK && LIBC_KEEPS_MEMORY,
+       "sections only where memory outlives the thread");
     is(l.registered[0], l.sections[0], "and the kernel agrees");
     is(l.bad_reason, 0, "the reason for the fallback is EXITING");
 }
@@ -275,7 +289,8 @@ static void detached_late_destructors(void)
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     for (unsigned i = 0; i < 64; i++) {
         int last = i % 2;
-        while (pthread_create(&t, &detached, last ? operates_in_the_last_pass : has_late_destructors,
+        while (pthread_create(&t, &detached,
+                              last ? operates_in_the_last_pass : has_late_destructors,
                               &shared_late[i]))
             sched_yield();
         want += last ? 1 : 4 * PASSES;

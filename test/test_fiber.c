@@ -4,7 +4,7 @@
  * thread pointer, and addresses of thread-locals, across the switch; the second operation must
  * nevertheless read the id of, register, and act in, the thread it runs in.
  *
- * Seen to fail: with the thread pointer taken from __builtin_thread_pointer().
+ * Seen to fail: with the id read through the address of a thread-local (gcc).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -23,7 +23,8 @@ enum { ROUNDS = 500, UNROLLED = 8 };
 #ifdef __cplusplus
 extern "C"
 #endif
-void test_swap_stack(void **save, void *next);
+    void
+    test_swap_stack(void **save, void *next);
 __asm__(".text\n\t.globl test_swap_stack\n\t.type test_swap_stack, @function\n"
         "test_swap_stack:\n\t"
         "pushq %rbp\n\tpushq %rbx\n\tpushq %r12\n\tpushq %r13\n\tpushq %r14\n\tpushq %r15\n\t"
@@ -39,7 +40,7 @@ static enum percpu_mode mode;
 
 static void *fiber_stack, *thread_stack; /* where to go on */
 static int turn;                         /* whose: 0 or 1; 2: the fiber has ended */
-static int cpu_of[2]; /* that the threads are pinned to; -1: none */
+static int cpu_of[2];                    /* that the threads are pinned to; -1: none */
 static pthread_t threads[2];
 static unsigned wrong_cpu, wrong_raw, wrong_thread, unregistered, moves;
 static unsigned long wanted;
@@ -56,10 +57,10 @@ __attribute__((noinline)) static unsigned current(void)
     return (unsigned)__atomic_load_n(&turn, __ATOMIC_ACQUIRE);
 }
 
-#define LOOK(id)                                                            \
-    do {                                                                    \
-        unsigned who = current();                                           \
-        wrong_cpu += cpu_of[who] >= 0 && (id) != (unsigned)cpu_of[who];     \
+#define LOOK(id)                                                        \
+    do {                                                                \
+        unsigned who = current();                                       \
+        wrong_cpu += cpu_of[who] >= 0 && (id) != (unsigned)cpu_of[who]; \
     } while (0)
 
 /* Two operations and a move between them, all inlined here. */
@@ -172,9 +173,9 @@ int main(void)
         cpu_of[0] = cpu_of[1] = -1;
     }
 
-    *--top = (void *)0;                    /* aligns the stack as at a call */
-    *--top = (void *)(uintptr_t)fiber;     /* returned to */
-    top -= 6;                              /* the preserved registers */
+    *--top = (void *)0;                /* aligns the stack as at a call */
+    *--top = (void *)(uintptr_t)fiber; /* returned to */
+    top -= 6;                          /* the preserved registers */
     fiber_stack = top;
     for (unsigned i = 0; i < 2; i++)
         if (pthread_create(&threads[i], (pthread_attr_t *)0, pinned_thread, &numbers[i]))
@@ -182,8 +183,7 @@ int main(void)
     for (unsigned i = 0; i < 2; i++)
         pthread_join(threads[i], (void **)0);
 
-    percpu_for_each_copy(object, copy)
-        sum += *copy;
+    percpu_for_each_copy(object, copy) sum += *copy;
     ok(moves >= ROUNDS, "the fiber moved %u times", moves);
     is(wrong_cpu, 0, "this_cpu_id() is the CPU of the thread it runs in");
     is(wrong_raw, 0, "and so is the raw id in a loop");

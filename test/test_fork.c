@@ -3,7 +3,7 @@
  * fork, vfork, posix_spawn. A fork child keeps its thread's registration and works, also if the
  * fork caught other threads in the middle of an allocation: there is no lock to be caught with.
  *
- * Seen to fail: with a lock around the allocator (children hang); with one CPU's row cleared in a child.
+ * Seen to fail: with a lock in the allocator (children hang).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -18,7 +18,8 @@
 #include "tap.h"
 
 enum { WRITERS = 2, CHILDREN = 20, ADDS = 2000, WATCHDOG = 60 };
-#define CHECK(x) ((x) ? 0 : (printf("#   failed in child, line %d: %s\n", __LINE__, #x), fflush(stdout), 1))
+#define CHECK(x) \
+    ((x) ? 0 : (printf("#   failed in child, line %d: %s\n", __LINE__, #x), fflush(stdout), 1))
 
 static enum percpu_mode mode;
 static struct percpu_counter counter, allocations;
@@ -35,13 +36,10 @@ static int storm(unsigned n, unsigned long *adds)
         unsigned long sum = 0;
         if (!p)
             return bad + 1;
-        percpu_for_each_copy(p, copy)
-            for (size_t w = 0; w < words; w += 13)
-                bad += copy[w] != 0;
+        percpu_for_each_copy(p, copy) for (size_t w = 0; w < words; w += 13) bad += copy[w] != 0;
         this_cpu_add(p[0], 3);
         this_cpu_inc(p[words - 1]);
-        percpu_for_each_copy(p, copy)
-            sum += copy[0] + (words > 1 ? copy[words - 1] : 0);
+        percpu_for_each_copy(p, copy) sum += copy[0] + (words > 1 ? copy[words - 1] : 0);
         bad += sum != 4;
         bad += percpu_free(p) != 0;
         percpu_counter_inc(&counter);

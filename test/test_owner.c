@@ -3,8 +3,6 @@
  * Another library in the process that wants the thread's rseq for an area of its own. Whoever comes
  * first keeps it; nobody's registration is undone by us but ours; every thread is exact. (A library that
  * shares its area under the name __rseq_abi: check_plugins.sh.)
- *
- * Seen to fail: with an exit path that unregisters whatever is registered.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

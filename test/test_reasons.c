@@ -51,7 +51,8 @@ static void texts_say_what_to_do(void)
         const char *text = percpu_reason_text(texts[i].reason), *remedy = strchr(text, ';');
         ok(remedy && strstr(text, texts[i].missing) && strstr(text, texts[i].missing) < remedy,
            "text %u names what is missing", (unsigned)texts[i].reason);
-        ok(remedy && strstr(text, "operations") && strstr(text, "are atomics"), "and what it costs");
+        ok(remedy && strstr(text, "operations") && strstr(text, "are atomics"),
+           "and what it costs");
         ok(remedy && strstr(remedy, texts[i].remedy), "and what to do");
         ok(!strchr(text, '\n') && strlen(text) < 256, "in one sentence");
         for (unsigned j = 0; j < i; j++)
@@ -60,7 +61,8 @@ static void texts_say_what_to_do(void)
     }
     is(n, PERCPU_REASON_NO_EXIT_HOOK, "no reason is left out");
     ok(!strstr(percpu_reason_text(PERCPU_REASON_NONE), "atomics"), "no reason: no cost");
-    ok(strstr(percpu_reason_text((enum percpu_reason)15), "unknown") != (char *)0, "a reason from the future has a text");
+    ok(strstr(percpu_reason_text((enum percpu_reason)15), "unknown") != (char *)0,
+       "a reason from the future has a text");
 }
 
 static void format_is_like_snprintf(void)
@@ -68,7 +70,8 @@ static void format_is_like_snprintf(void)
     char whole[1024], part[1024];
     int n = percpu_status_format((char *)0, 0), bad = 0;
     struct percpu_status s = percpu_status();
-    is(percpu_status_format(whole, sizeof whole), n, "percpu_status_format() returns one length for any size");
+    is(percpu_status_format(whole, sizeof whole), n,
+       "percpu_status_format() returns one length for any size");
     is(strlen(whole), n, "which is the text's");
     ok(strstr(whole, percpu_reason_text(s.reason)) != (char *)0, "the text has the reason in it");
     ok(strstr(whole, "percpu " PERCPU_VERSION_STRING) == whole, "and the version");
@@ -125,10 +128,22 @@ static int blocked(int error)
     int hidden = error == ENOSYS && !percpu_priv_getauxval(PERCPU_RSEQ_AT_FEATURE_SIZE);
     return fallback_for(hidden ? PERCPU_REASON_NO_KERNEL : PERCPU_REASON_BLOCKED, error);
 }
-static int blocked_enosys(void) { return blocked(ENOSYS); }
-static int blocked_eperm(void) { return blocked(EPERM); }
-static int blocked_eacces(void) { return blocked(EACCES); }
-static int no_kernel(void) { return fallback_for(PERCPU_REASON_NO_KERNEL, ENOSYS); }
+static int blocked_enosys(void)
+{
+    return blocked(ENOSYS);
+}
+static int blocked_eperm(void)
+{
+    return blocked(EPERM);
+}
+static int blocked_eacces(void)
+{
+    return blocked(EACCES);
+}
+static int no_kernel(void)
+{
+    return fallback_for(PERCPU_REASON_NO_KERNEL, ENOSYS);
+}
 
 /* A thread's area, registered by somebody else. */
 static struct percpu_rseq_area theirs __attribute__((aligned(64)));
@@ -164,7 +179,10 @@ static int run_thread(void *(*f)(void *))
     pthread_join(t, (void **)0);
     return bad;
 }
-static int other_owner(void) { return run_thread(owned_by_another); }
+static int other_owner(void)
+{
+    return run_thread(owned_by_another);
+}
 static int other_signature(void)
 {
     their_signature = 0x12345678;
@@ -192,7 +210,10 @@ static void *without_libcs(void *arg)
     *(int *)arg = bad;
     return (void *)0;
 }
-static int not_maintained(void) { return run_thread(without_libcs); }
+static int not_maintained(void)
+{
+    return run_thread(without_libcs);
+}
 
 static int unregistered(void)
 {
@@ -264,7 +285,8 @@ static void *cancellation_disabled(void *arg)
 }
 static int exiting(void)
 {
-    return percpu_status().reason == PERCPU_REASON_NONE ? run_thread(cancellation_disabled) : CANNOT;
+    return percpu_status().reason == PERCPU_REASON_NONE ? run_thread(cancellation_disabled)
+                                                        : CANNOT;
 }
 
 static pthread_key_t last_key;
@@ -275,7 +297,8 @@ static void use_up_keys(void)
             ;
 }
 /* Before any constructor of the header. */
-__attribute__((section(".init_array.00050"), used)) static void (*const first_of_all)(void) = use_up_keys;
+__attribute__((section(".init_array.00050"),
+               used)) static void (*const first_of_all)(void) = use_up_keys;
 
 static int no_exit_hook(void)
 {
@@ -294,13 +317,16 @@ static const struct cause {
     enum how how;
     const char *otherwise; /* why it could not be caused here */
 } causes[] = {
-    {"NO_KERNEL: ENOSYS, and nothing in the auxiliary vector (valgrind)", no_kernel, VALGRIND, "no valgrind"},
+    {"NO_KERNEL: ENOSYS, and nothing in the auxiliary vector (valgrind)", no_kernel, VALGRIND,
+     "no valgrind"},
     {"BLOCKED: a sandbox answers ENOSYS", blocked_enosys, ENOSYS_FILTER, ""},
     {"BLOCKED: a sandbox answers EPERM", blocked_eperm, EPERM_FILTER, ""},
     {"BLOCKED: a sandbox answers EACCES", blocked_eacces, EACCES_FILTER, ""},
     {"OTHER_OWNER: at another address", other_owner, NO_LIBC_RSEQ, "rseq is refused"},
-    {"OTHER_OWNER: at another address, with another signature", other_signature, NO_LIBC_RSEQ, "rseq is refused"},
-    {"NOT_MAINTAINED: libc's registration undone", not_maintained, AS_IS, "libc does not register here"},
+    {"OTHER_OWNER: at another address, with another signature", other_signature, NO_LIBC_RSEQ,
+     "rseq is refused"},
+    {"NOT_MAINTAINED: libc's registration undone", not_maintained, AS_IS,
+     "libc does not register here"},
     {"UNREGISTERED", unregistered, NO_LIBC_RSEQ, "rseq is refused"},
     {"ID_RANGE: a hidden CPU", id_range, AS_IS, "needs 2 CPUs, rseq and the right to mount"},
 #ifndef __GLIBC__

@@ -14,13 +14,41 @@ static const struct {
     const char *release;
     int broken;
 } releases[] = {
-    {"6.18.44", 0}, {"6.18.44-arm64", 0}, {"6.19.0", 1}, {"6.19", 1}, {"6.19.14-arm64", 1},
-    {"6.19.0-rc1", 1}, {"7.0.0", 1}, {"7.0", 1}, {"7.0-rc7", 1}, {"7.0.13", 1}, {"7.0.13+deb14-arm64", 1},
-    {"7.0.14", 0}, {"7.0.14-arm64", 0}, {"7.0.100", 0}, {"7.1-rc2", 1}, {"7.1.0-rc2", 1},
-    {"7.1.0-rc2-next", 1}, {"7.1.0-rc3", 0}, {"7.1-rc3", 0}, {"7.1.0-rc10", 0}, {"7.1.0", 0},
-    {"7.1.1", 0}, {"7.2.0", 0}, {"7.10.0", 0}, {"8.0.0", 0}, {"5.10.0-28-arm64", 0},
-    {"4.19.0", 0}, {"6.1.0-7.0.3", 0}, {"6.12.19", 0}, {"16.19.0", 0}, {"70.0.3", 0},
-    {"garbage", 0}, {"", 0}, {"-rc", 0}, {"...", 0},
+    {"6.18.44", 0},
+    {"6.18.44-arm64", 0},
+    {"6.19.0", 1},
+    {"6.19", 1},
+    {"6.19.14-arm64", 1},
+    {"6.19.0-rc1", 1},
+    {"7.0.0", 1},
+    {"7.0", 1},
+    {"7.0-rc7", 1},
+    {"7.0.13", 1},
+    {"7.0.13+deb14-arm64", 1},
+    {"7.0.14", 0},
+    {"7.0.14-arm64", 0},
+    {"7.0.100", 0},
+    {"7.1-rc2", 1},
+    {"7.1.0-rc2", 1},
+    {"7.1.0-rc2-next", 1},
+    {"7.1.0-rc3", 0},
+    {"7.1-rc3", 0},
+    {"7.1.0-rc10", 0},
+    {"7.1.0", 0},
+    {"7.1.1", 0},
+    {"7.2.0", 0},
+    {"7.10.0", 0},
+    {"8.0.0", 0},
+    {"5.10.0-28-arm64", 0},
+    {"4.19.0", 0},
+    {"6.1.0-7.0.3", 0},
+    {"6.12.19", 0},
+    {"16.19.0", 0},
+    {"70.0.3", 0},
+    {"garbage", 0},
+    {"", 0},
+    {"-rc", 0},
+    {"...", 0},
 };
 
 static struct percpu_counter early;
@@ -31,9 +59,11 @@ static void before_constructors(void)
     early_reason = percpu_status().reason;
 }
 #ifdef __GLIBC__
-__attribute__((section(".preinit_array"), used)) static void (*const first_of_all)(void) = before_constructors;
+__attribute__((section(".preinit_array"),
+               used)) static void (*const first_of_all)(void) = before_constructors;
 #else
-__attribute__((section(".init_array.00050"), used)) static void (*const first_of_all)(void) = before_constructors;
+__attribute__((section(".init_array.00050"),
+               used)) static void (*const first_of_all)(void) = before_constructors;
 #endif
 
 /* What sections wrote: the first bank. */

@@ -18,9 +18,11 @@ int main(void)
     is(s.mode, PERCPU_MODE_FALLBACK, "fallback");
     is(s.reason, PERCPU_REASON_DISABLED, "the reason is DISABLED");
     ok(again.mode == s.mode && again.reason == s.reason, "before and after operating");
-    ok(s.error == 0 && s.length == 0 && s.feature_size == 0, "nothing was refused, nothing registered");
+    ok(s.error == 0 && s.length == 0 && s.feature_size == 0,
+       "nothing was refused, nothing registered");
     is(percpu_counter_sum(&counter), 1000, "exact");
-    percpu_for_each_copy(p, copy) {
+    percpu_for_each_copy(p, copy)
+    {
         if (i++ < percpu_nr_cpus())
             first += *copy;
         all += *copy;

@@ -86,7 +86,8 @@ int main(void)
     waitpid(pid, &status, 0);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
         skip("under a policy that kills", "no permission to install it");
-    else if (!ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "under a policy that kills, everything works"))
+    else if (!ok(WIFEXITED(status) && WEXITSTATUS(status) == 0,
+                 "under a policy that kills, everything works"))
         note("wait status %#x", (unsigned)status);
     is(use_everything(), 0, "without one too");
     return done();

@@ -3,8 +3,9 @@
  * A thread's registration: when it happens, how often, what it leaves alone, how it ends, and that
  * percpu_status() tells beforehand. The kernel is asked directly, not through the header's eyes.
  *
- * Seen to fail: with a second attempt per thread; with the length forgotten after EBUSY; with the
- * length noted only after the system call; with a write through an unset offset; with errno not restored.
+ * Seen to fail: with a second registration after percpu_thread_unregister(); with the length
+ * forgotten after EBUSY; with the length noted only after the system call; with a write through an
+ * unset offset; with errno not restored.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -60,7 +61,8 @@ static void in_child(int (*f)(void), const char *name)
     if (!ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s", name))
         note("wait status %#x", (unsigned)status);
 }
-#define CHECK(x) ((x) ? 0 : (printf("#   failed in child, line %d: %s\n", __LINE__, #x), fflush(stdout), 1))
+#define CHECK(x) \
+    ((x) ? 0 : (printf("#   failed in child, line %d: %s\n", __LINE__, #x), fflush(stdout), 1))
 
 /* ---- Before and after the first operation */
 
@@ -72,21 +74,26 @@ static void *first_operation(void *arg)
     (void)arg;
     ok((raw >= 0) == in_kernel, "the raw id is negative exactly if libc did not register");
     again = percpu_status();
-    ok(s.mode == again.mode && s.reason == again.reason && s.error == again.error
-           && s.length == again.length && s.feature_size == again.feature_size, "asking twice gives one answer");
-    ok((percpu_cpu_raw() >= 0) == in_kernel && registered_in_kernel() == in_kernel, "asking registers nothing");
+    ok(s.mode == again.mode && s.reason == again.reason && s.error == again.error &&
+           s.length == again.length && s.feature_size == again.feature_size,
+       "asking twice gives one answer");
+    ok((percpu_cpu_raw() >= 0) == in_kernel && registered_in_kernel() == in_kernel,
+       "asking registers nothing");
     percpu_counter_inc(&counter);
     after = percpu_status();
-    ok(after.mode == s.mode && after.reason == s.reason, "the status foretold the mode and the reason");
+    ok(after.mode == s.mode && after.reason == s.reason,
+       "the status foretold the mode and the reason");
     is(after.length, s.length, "and the length");
     is(after.feature_size, s.feature_size, "and the feature size");
     ok(s.mode == PERCPU_MODE_FALLBACK || after.error == s.error, "and the error");
-    ok((percpu_cpu_raw() >= 0) == (s.mode != PERCPU_MODE_FALLBACK), "raw id right after the first operation");
+    ok((percpu_cpu_raw() >= 0) == (s.mode != PERCPU_MODE_FALLBACK),
+       "raw id right after the first operation");
     ok(registered_in_kernel() == (s.mode != PERCPU_MODE_FALLBACK), "the kernel agrees");
     ok(s.mode == mode, "same mode as in the first thread");
     ok((s.mode == PERCPU_MODE_LIBC) == in_kernel || created_by_registered,
        "mode LIBC exactly if libc registered");
-    ok((s.mode == PERCPU_MODE_FALLBACK) == (s.reason != PERCPU_REASON_NONE), "a reason exactly on the fallback");
+    ok((s.mode == PERCPU_MODE_FALLBACK) == (s.reason != PERCPU_REASON_NONE),
+       "a reason exactly on the fallback");
     ok((s.mode == PERCPU_MODE_FALLBACK) == (s.length == 0), "a length exactly with sections");
     ok(s.length == 0 || s.length >= 32, "the length is one that kernels accept");
     ok(s.length == 0 || s.feature_size >= 20, "the kernel maintains at least the first members");
@@ -101,7 +108,8 @@ static void *eager(void *arg)
     errno = 0;
     r = percpu_thread_register();
     is(r, mode == PERCPU_MODE_FALLBACK ? -1 : 0, "percpu_thread_register() says what is");
-    ok(r == 0 ? errno == 0 : errno == percpu_status().error || errno == ENOTSUP, "with errno if it fails");
+    ok(r == 0 ? errno == 0 : errno == percpu_status().error || errno == ENOTSUP,
+       "with errno if it fails");
     is(percpu_thread_register(), r, "and again");
     ok((percpu_cpu_raw() >= 0) == (r == 0), "raw id after percpu_thread_register()");
     return (void *)0;
@@ -147,7 +155,8 @@ static void *errno_survives(void *arg)
     char buf[512];
     unsigned long *p;
     (void)arg;
-#define KEEPS(expression) (errno = 12345, (void)(expression), ok(errno == 12345, "errno survives %s", #expression))
+#define KEEPS(expression) \
+    (errno = 12345, (void)(expression), ok(errno == 12345, "errno survives %s", #expression))
     KEEPS(percpu_status()); /* first of all in this thread */
     KEEPS(percpu_status_format(buf, sizeof buf));
     KEEPS(this_cpu_id()); /* registers */
@@ -283,8 +292,8 @@ static int handlers_around_the_call(void)
     bad += CHECK(pthread_create(&t, (pthread_attr_t *)0, many_operations, (void *)0) == 0);
     pthread_join(t, (void **)0);
     bad += CHECK(calls.attempts - calls.einval == 1);
-    bad += CHECK(percpu_counter_sum(&counter)
-                 == sum + 1000 + 2 * (calls.attempts + calls.unregistered));
+    bad += CHECK(percpu_counter_sum(&counter) ==
+                 sum + 1000 + 2 * (calls.attempts + calls.unregistered));
     return bad;
 }
 
@@ -335,14 +344,16 @@ static void *attempt_after_handler_registered(void *arg)
     if (mode == PERCPU_MODE_OWN) {
         unsigned length = t->length;
         percpu_priv_attempt(t); /* what it interrupted */
-        ok(percpu_cpu_raw() >= 0 && percpu_status().mode == PERCPU_MODE_OWN, "an attempt after a handler's is a success");
+        ok(percpu_cpu_raw() >= 0 && percpu_status().mode == PERCPU_MODE_OWN,
+           "an attempt after a handler's is a success");
         is(t->length, length, "the registration is still known to be ours");
         percpu_counter_inc(&counter);
         is(percpu_thread_unregister(), 0, "and is undone");
         ok(!registered_in_kernel(), "as the kernel confirms");
         is(percpu_counter_sum(&counter), sum + 2, "exact");
     } else {
-        skip("an attempt after a handler's is a success", "no registration of our own in this mode");
+        skip("an attempt after a handler's is a success",
+             "no registration of our own in this mode");
     }
     return (void *)0;
 }
@@ -361,7 +372,8 @@ static void *unregister(void *arg)
     is(percpu_counter_sum(&counter), sum + 1001, "operations afterwards are exact");
     ok(registered_in_kernel() == (mode == PERCPU_MODE_LIBC), "and register nothing");
     is(this_cpu_id() < percpu_nr_cpus(), 1, "this_cpu_id() answers");
-    is(percpu_thread_register(), mode == PERCPU_MODE_LIBC ? 0 : -1, "percpu_thread_register() does not come back");
+    is(percpu_thread_register(), mode == PERCPU_MODE_LIBC ? 0 : -1,
+       "percpu_thread_register() does not come back");
     if (mode == PERCPU_MODE_OWN) {
         is(errno, ENOTSUP, "with errno ENOTSUP");
         is(percpu_status().reason, PERCPU_REASON_UNREGISTERED, "the reason is UNREGISTERED");
@@ -384,8 +396,8 @@ static void *unregister_refused(void *arg)
     percpu_word sum = percpu_counter_sum(&counter);
     int bad = 0;
     percpu_counter_inc(&counter);
-    if (seccomp_rseq_by_arg(PERCPU_RSEQ_SYSCALL, 2, PERCPU_RSEQ_FLAG_UNREGISTER, SECCOMP_ERRNO(EDOM),
-                            SECCOMP_ALLOW)) {
+    if (seccomp_rseq_by_arg(PERCPU_RSEQ_SYSCALL, 2, PERCPU_RSEQ_FLAG_UNREGISTER,
+                            SECCOMP_ERRNO(EDOM), SECCOMP_ALLOW)) {
         *(int *)arg = 77;
         return (void *)0;
     }
@@ -429,12 +441,12 @@ static int nothing_is_written_through_an_unset_offset(void)
         percpu_priv_state.from_tp_known = 0;  \
         memcpy(before, tp, sizeof before);    \
     } while (0)
-#define UNCHANGED(operation)                                     \
-    do {                                                         \
-        FORGET();                                                \
-        operation;                                               \
-        memcpy(after, tp, sizeof after);                         \
-        bad += CHECK(memcmp(before, after, sizeof after) == 0);  \
+#define UNCHANGED(operation)                                    \
+    do {                                                        \
+        FORGET();                                               \
+        operation;                                              \
+        memcpy(after, tp, sizeof after);                        \
+        bad += CHECK(memcmp(before, after, sizeof after) == 0); \
     } while (0)
     percpu_priv_state.bound = ~0u; /* whatever the id read there, it must not help */
     UNCHANGED(percpu_counter_inc(&counter));
@@ -449,8 +461,7 @@ static int nothing_is_written_through_an_unset_offset(void)
     FORGET();
     bad += CHECK(PERCPU_RSEQ_OFFSET_FROM_OWN || percpu_cpu_raw() == -1);
     bad += CHECK(percpu_counter_sum(&counter) == counted + 1);
-    percpu_for_each_copy(p, copy)
-        sum += *copy;
+    percpu_for_each_copy(p, copy) sum += *copy;
     bad += CHECK(sum == 1);
     return bad;
 }
@@ -478,15 +489,18 @@ int main(void)
     in_thread(unregister_first);
 #if defined(__x86_64__)
     in_child(one_attempt_per_thread, "one attempt per thread, whatever comes of it");
-    in_child(handlers_around_the_call, "handlers around the system call are exact and register nothing");
+    in_child(handlers_around_the_call,
+             "handlers around the system call are exact and register nothing");
 #ifndef __GLIBC__
-    in_child(thread_ends_right_after_the_call, "a thread that ends right after the call leaves nothing registered");
+    in_child(thread_ends_right_after_the_call,
+             "a thread that ends right after the call leaves nothing registered");
 #endif
 #else
     skip("one attempt per thread", "the counting of calls is written for x86-64");
 #endif
     in_child(unregistering_is_checked, "a refused unregistration is reported and changes nothing");
-    in_child(nothing_is_written_through_an_unset_offset, "nothing is written through an unset offset");
+    in_child(nothing_is_written_through_an_unset_offset,
+             "nothing is written through an unset offset");
     note("main:");
     first_operation((void *)0);
     note("a thread of a thread that operates:");

@@ -20,4 +20,7 @@ long foreign_rseq(int flags)
     return syscall(293, &__rseq_abi, 32, flags, 0xd428bc00);
 #endif
 }
-long foreign_cpu(void) { return (int)__rseq_abi.words[1]; }
+long foreign_cpu(void)
+{
+    return (int)__rseq_abi.words[1];
+}

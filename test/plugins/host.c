@@ -54,10 +54,10 @@ static void load(struct plugin *p, const char *file)
 #ifdef __GLIBC__
     p->wanted = 0; /* musl: it was never unmapped, and counts on */
 #endif
-#define FIND(member, name)                                        \
-    do {                                                          \
-        void *at = dlsym(p->handle, name);                        \
-        memcpy(&p->member, &at, sizeof at);                       \
+#define FIND(member, name)                  \
+    do {                                    \
+        void *at = dlsym(p->handle, name);  \
+        memcpy(&p->member, &at, sizeof at); \
     } while (0)
     FIND(add, "plugin_add");
     FIND(sum, "plugin_sum");
@@ -197,8 +197,7 @@ int main(int argc, char **argv)
     {
         unsigned long want = (unsigned long)n_plugins * THREADS * rounds() * 2, sum = 0, *copy;
         want *= leave_afterwards ? 3 : 1;
-        percpu_for_each_copy(object, copy)
-            sum += *copy;
+        percpu_for_each_copy(object, copy) sum += *copy;
         CHECK(sum == want);
         CHECK(percpu_counter_sum(shared) == want);
         CHECK(percpu_free(object) == 0);

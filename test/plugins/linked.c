@@ -60,8 +60,7 @@ int main(int argc, char **argv)
         sched_yield();
     pthread_create(&t, (pthread_attr_t *)0, thread, &t);
     pthread_join(t, (void **)0);
-    percpu_for_each_copy(object, copy)
-        sum += *copy;
+    percpu_for_each_copy(object, copy) sum += *copy;
     printf("modes %d %d %d\n", modes[0], modes[1], modes[2]);
     return percpu_counter_sum(&counter) != 3 * (N + 1) || sum != 3 * (N + 1);
 }

@@ -21,10 +21,22 @@ EXPORT void plugin_add(struct percpu_counter *c, unsigned long *object)
         this_cpu_inc(*object);
     (void)this_cpu_id();
 }
-EXPORT unsigned long plugin_sum(void) { return percpu_counter_sum(&mine); }
-EXPORT int plugin_mode(void) { return percpu_status().mode; }
-EXPORT int plugin_reason(void) { return percpu_status().reason; }
-EXPORT int plugin_leave(void) { return percpu_thread_unregister(); }
+EXPORT unsigned long plugin_sum(void)
+{
+    return percpu_counter_sum(&mine);
+}
+EXPORT int plugin_mode(void)
+{
+    return percpu_status().mode;
+}
+EXPORT int plugin_reason(void)
+{
+    return percpu_status().reason;
+}
+EXPORT int plugin_leave(void)
+{
+    return percpu_thread_unregister();
+}
 /* The record, of this thread, that says "registered by us"; modules may share it. */
 EXPORT const void *plugin_ours(void)
 {

@@ -26,13 +26,13 @@ struct seccomp_program {
  * From now on, in this thread and its children: an rseq call whose argument @arg (0 to 5) equals
  * @value gets the action @equal, any other rseq call gets @other. Return: 0, or -1 if not permitted.
  */
-__attribute__((unused))
-static int seccomp_rseq_by_arg(unsigned nr, unsigned arg, uint32_t value, uint32_t equal, uint32_t other)
+__attribute__((unused)) static int seccomp_rseq_by_arg(unsigned nr, unsigned arg, uint32_t value,
+                                                       uint32_t equal, uint32_t other)
 {
     struct seccomp_insn insns[] = {
-        {0x20, 0, 0, 0},             /* load the system call's number */
-        {0x15, 0, 2, nr},            /* not rseq: allow */
-        {0x20, 0, 0, 16 + 8 * arg},  /* load the argument's low word (little-endian) */
+        {0x20, 0, 0, 0},            /* load the system call's number */
+        {0x15, 0, 2, nr},           /* not rseq: allow */
+        {0x20, 0, 0, 16 + 8 * arg}, /* load the argument's low word (little-endian) */
         {0x15, 1, 2, value},
         {0x06, 0, 0, SECCOMP_ALLOW},
         {0x06, 0, 0, equal},
