@@ -112,12 +112,11 @@ struct percpu_priv_shared {
     uint32_t next_row;     /* fallback rows handed out */
     uint8_t from_own_known, from_tp_known;
     uint8_t kernel_broken;
-    uint8_t hook;       /* enum percpu_priv_hook_state */
+    uint32_t hook;      /* enum percpu_priv_hook_state; a word, or riscv64 needs libatomic */
     uint8_t membarrier; /* 1 registered for the rseq command, 2 not to be had */
     uint8_t rdtscp;     /* 1 usable, 2 not */
     unsigned key;       /* pthread_key_t of the exit hook */
     struct percpu_priv_arena *arenas, *hint;
-    uintptr_t lowest, highest; /* address range of all arenas */
 };
 #define PERCPU_PRIV_PASTE_(a, b) a##b
 #define PERCPU_PRIV_PASTE(a, b) PERCPU_PRIV_PASTE_(a, b)
@@ -204,7 +203,7 @@ static PERCPU_PRIV_OUTLINE unsigned percpu_priv_copies(const void *p);
  * Context: any.
  * Cost: a load for the offset and a load for the id; no branch, no call.
  */
-static inline int percpu_cpu_raw(void)
+PERCPU_RSEQ_INLINE int percpu_cpu_raw(void)
 {
 #if PERCPU_RSEQ_PORTED
     return percpu_rseq_cpu_id(PERCPU_PRIV_OFFSET());
@@ -224,7 +223,7 @@ static inline int percpu_cpu_raw(void)
  * Context: any. errno is preserved.
  * Cost: percpu_cpu_raw() and a branch; without rseq a call of the system's own function.
  */
-static inline unsigned percpu_this_cpu_id(void)
+PERCPU_RSEQ_INLINE unsigned percpu_this_cpu_id(void)
 {
     int id = percpu_cpu_raw();
     return PERCPU_PRIV_UNLIKELY(id < 0) ? percpu_priv_id_slow() : (unsigned)id;
@@ -538,7 +537,7 @@ template <typename T> inline T *percpu_this_cpu_ptr(T *p)
         percpu_priv_alias_u##n *copy = (percpu_priv_alias_u##n *)PERCPU_PRIV_SECOND_BANK(p);    \
         atomic;                                                                                 \
     }                                                                                           \
-    static inline void percpu_this_cpu_##op##_u##n(uint##n##_t *p, uint##n##_t v)               \
+    PERCPU_RSEQ_INLINE void percpu_this_cpu_##op##_u##n(uint##n##_t *p, uint##n##_t v)          \
     {                                                                                           \
         if (PERCPU_PRIV_UNLIKELY(                                                               \
                 !PERCPU_PRIV_SECTION(section##_u##n, p, v, percpu_priv_state.bound)))           \
@@ -556,7 +555,7 @@ template <typename T> inline T *percpu_this_cpu_ptr(T *p)
         percpu_priv_alias_u##n *copy = (percpu_priv_alias_u##n *)PERCPU_PRIV_SECOND_BANK(p);    \
         return atomic;                                                                          \
     }                                                                                           \
-    static inline uint##n##_t percpu_this_cpu_##op##_u##n params                                \
+    PERCPU_RSEQ_INLINE uint##n##_t percpu_this_cpu_##op##_u##n params                           \
     {                                                                                           \
         uint##n##_t out;                                                                        \
         if (PERCPU_PRIV_UNLIKELY(!PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args,  \
@@ -621,7 +620,8 @@ extern uint32_t percpu_priv_operand_error(const void *p, ...) PERCPU_PRIV_ERROR(
     PERCPU_PRIV_IF(__builtin_types_compatible_p(__typeof__(x), float) ||    \
                        __builtin_types_compatible_p(__typeof__(x), double), \
                    PERCPU_PRIV_WRONG, PERCPU_PRIV_SELECT(x, name))
-#define PERCPU_PRIV_ADDRESS(x) ((void *)(uintptr_t) & (x))
+/* sizeof(!(x)): a scalar, or an error. */
+#define PERCPU_PRIV_ADDRESS(x) ((void *)((uintptr_t) & (x) + 0 * sizeof(!(x))))
 #define PERCPU_PRIV_VALUE(x, v) \
     ((__typeof__(PERCPU_PRIV_IF(sizeof(x) == 8, (uint64_t)0, (uint32_t)0)))(uintptr_t)(v))
 #define percpu_this_cpu_add(x, v) \
@@ -671,12 +671,18 @@ PERCPU_PRIV_DEFINE_CXX(64)
 #undef PERCPU_PRIV_DEFINE_CXX
 template <typename T> struct percpu_priv_operand : percpu_priv_ops<sizeof(T)> {
     typedef typename percpu_priv_ops<sizeof(T)>::word word;
-    static word *address(T &x) { return (word *)(uintptr_t)&x; }
+    static word *address(T &x) { return (word *)((uintptr_t)&x + 0 * sizeof((T)(uintptr_t)0)); }
     static word encode(T v) { return (word)(uintptr_t)v; }
     static T decode(word v) { return (T)(uintptr_t)v; }
 };
 template <> struct percpu_priv_operand<float>; /* undefined: integers and pointers only */
 template <> struct percpu_priv_operand<double>;
+template <> struct percpu_priv_operand<const float>;
+template <> struct percpu_priv_operand<const double>;
+template <> struct percpu_priv_operand<volatile float>;
+template <> struct percpu_priv_operand<volatile double>;
+template <> struct percpu_priv_operand<const volatile float>;
+template <> struct percpu_priv_operand<const volatile double>;
 template <typename T, typename V> inline void percpu_this_cpu_add(T &x, V v)
 {
     typedef percpu_priv_operand<T> o;
@@ -772,7 +778,7 @@ static PERCPU_PRIV_OUTLINE void percpu_counter_destroy(struct percpu_counter *c)
  * Context: any: signal handlers, malloc replacements, destructors, before main. errno is preserved.
  * Cost: this_cpu_add(), two loads and a branch that is not taken.
  */
-static inline void percpu_counter_add(struct percpu_counter *c, percpu_word v)
+PERCPU_RSEQ_INLINE void percpu_counter_add(struct percpu_counter *c, percpu_word v)
 {
     percpu_word *base = __atomic_load_n(&c->base, __ATOMIC_RELAXED);
     uint32_t rows = __atomic_load_n(&c->rows, __ATOMIC_RELAXED);
@@ -780,15 +786,15 @@ static inline void percpu_counter_add(struct percpu_counter *c, percpu_word v)
     if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_ADD_WORD(base, v, rows)))
         percpu_priv_counter_slow(c, v);
 }
-static inline void percpu_counter_sub(struct percpu_counter *c, percpu_word v)
+PERCPU_RSEQ_INLINE void percpu_counter_sub(struct percpu_counter *c, percpu_word v)
 {
     percpu_counter_add(c, 0 - v);
 }
-static inline void percpu_counter_inc(struct percpu_counter *c)
+PERCPU_RSEQ_INLINE void percpu_counter_inc(struct percpu_counter *c)
 {
     percpu_counter_add(c, 1);
 }
-static inline void percpu_counter_dec(struct percpu_counter *c)
+PERCPU_RSEQ_INLINE void percpu_counter_dec(struct percpu_counter *c)
 {
     percpu_counter_sub(c, 1);
 }
@@ -871,7 +877,8 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters
  * Order: none, not even for the compiler.
  * Context: any. errno is preserved. Cost: per set of the chain, a counter's add and two loads.
  */
-static inline void percpu_counters_add(struct percpu_counters *set, unsigned event, percpu_word v)
+PERCPU_RSEQ_INLINE void percpu_counters_add(struct percpu_counters *set, unsigned event,
+                                            percpu_word v)
 {
     for (; set; set = set->parent) {
         percpu_word *chunk =
@@ -887,7 +894,7 @@ static inline void percpu_counters_add(struct percpu_counters *set, unsigned eve
             percpu_priv_counters_slow(set, event, v);
     }
 }
-static inline void percpu_counters_inc(struct percpu_counters *set, unsigned event)
+PERCPU_RSEQ_INLINE void percpu_counters_inc(struct percpu_counters *set, unsigned event)
 {
     percpu_counters_add(set, event, 1);
 }
@@ -929,7 +936,7 @@ struct percpu_tscp {
 };
 
 /* percpu_ticks() - ticks now. Order: none; the processor may read them some instructions early. */
-static inline uint64_t percpu_ticks(void);
+PERCPU_RSEQ_INLINE uint64_t percpu_ticks(void);
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
@@ -940,7 +947,7 @@ static inline uint64_t percpu_ticks(void);
  *
  * Context: any. errno is preserved. Cost: x86-64: one rdtscp; else as percpu_tscp_approx().
  */
-static inline struct percpu_tscp percpu_tscp(void);
+PERCPU_RSEQ_INLINE struct percpu_tscp percpu_tscp(void);
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop
 #endif
@@ -951,7 +958,7 @@ static inline struct percpu_tscp percpu_tscp(void);
  * Both come from one CPU for certain: a critical section reads them. In the fallback the CPU is
  * read before and after, and this is done again if it changed.
  */
-static inline struct percpu_tscp percpu_tscp_approx(void);
+PERCPU_RSEQ_INLINE struct percpu_tscp percpu_tscp_approx(void);
 
 /* ---- [9] Gauges ----------------------------------------------------------------------------- */
 /*
@@ -992,7 +999,7 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_slow(struct percpu_gauge *g, u
  * leaves all its rows locked and there is no memory for another.
  * Cost: one ordered read of the clock and a section.
  */
-static inline void percpu_gauge_set(struct percpu_gauge *g, double value)
+PERCPU_RSEQ_INLINE void percpu_gauge_set(struct percpu_gauge *g, double value)
 {
     struct percpu_priv_gauge_row *base = __atomic_load_n(&g->base, __ATOMIC_RELAXED);
     uint32_t rows = __atomic_load_n(&g->rows, __ATOMIC_RELAXED);
@@ -1059,7 +1066,7 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_pop_slow(struct percpu_freelist *li
  * before.
  * Context: any. errno is preserved. Cost: a section of 9 instructions.
  */
-static inline void percpu_freelist_push(struct percpu_freelist *list, void *node)
+PERCPU_RSEQ_INLINE void percpu_freelist_push(struct percpu_freelist *list, void *node)
 {
     struct percpu_rseq_list *base = __atomic_load_n(&list->base, __ATOMIC_RELAXED);
     uint32_t rows = __atomic_load_n(&list->rows, __ATOMIC_RELAXED);
@@ -1075,7 +1082,7 @@ static inline void percpu_freelist_push(struct percpu_freelist *list, void *node
  * Return: the node; NULL if this CPU's list is empty, or being drained. Others may have nodes.
  * Context: any. errno is preserved. Cost: a section of 11 instructions.
  */
-static inline void *percpu_freelist_pop(struct percpu_freelist *list)
+PERCPU_RSEQ_INLINE void *percpu_freelist_pop(struct percpu_freelist *list)
 {
     struct percpu_rseq_list *base = __atomic_load_n(&list->base, __ATOMIC_RELAXED);
     uint32_t rows = __atomic_load_n(&list->rows, __ATOMIC_RELAXED);
@@ -1345,19 +1352,20 @@ static inline int percpu_priv_offset_known(void)
 /* Written again, by a plugin's constructor, with the same value: then not at all. */
 #define PERCPU_PRIV_SET(x, v) (PERCPU_PRIV_LOAD(x) != (v) ? PERCPU_PRIV_STORE(x, v) : (void)0)
 
-/* Make known what one object file may not know yet but another file of its program does. */
+/*
+ * Make known where the area is: from the thread pointer, for code that may end in shared objects
+ * (if @known, the same in all threads); in an executable also from its own area.
+ */
 static PERCPU_PRIV_COLD void percpu_priv_publish(char *own, char *area, int known)
 {
-#if PERCPU_RSEQ_OFFSET_FROM_OWN
-    (void)known;
-    PERCPU_PRIV_SET(percpu_priv_state.from_own, area - own);
-    __atomic_store_n(&percpu_priv_state.from_own_known, 1, __ATOMIC_RELEASE);
-#else
     intptr_t off = area + PERCPU_RSEQ_CPU_ID_OFFSET - (percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS);
-    (void)own;
     if (known)
         PERCPU_PRIV_SET(percpu_priv_state.from_tp, off);
     __atomic_store_n(&percpu_priv_state.from_tp_known, 1, __ATOMIC_RELEASE);
+    (void)own;
+#if PERCPU_RSEQ_OFFSET_FROM_OWN
+    PERCPU_PRIV_SET(percpu_priv_state.from_own, area - own);
+    __atomic_store_n(&percpu_priv_state.from_own_known, 1, __ATOMIC_RELEASE);
 #endif
 }
 
@@ -1365,11 +1373,21 @@ static PERCPU_PRIV_COLD void percpu_priv_publish(char *own, char *area, int know
 static PERCPU_PRIV_COLD void percpu_priv_find_area(void)
 {
     unsigned libc_size, kernel, align, feature, length = PERCPU_RSEQ_LENGTH_LEGACY;
-    int constant, foreign_constant;
+    int constant, foreign_constant, here_constant;
     ptrdiff_t libc = percpu_rseq_libc(&libc_size);
     char *own = percpu_rseq_locate_own(&constant);
     char *foreign = percpu_rseq_locate_foreign(&foreign_constant);
+    char *here = percpu_rseq_locate_here(&here_constant);
     char *area = own;
+    /* Who shares percpu_priv_state shares the area, whichever kind of code found it first. */
+    if (__atomic_load_n(&percpu_priv_state.from_tp_known, __ATOMIC_ACQUIRE) &&
+        percpu_priv_state.from_tp) {
+        percpu_priv_publish(own,
+                            percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + percpu_priv_state.from_tp -
+                                PERCPU_RSEQ_CPU_ID_OFFSET,
+                            1);
+        return;
+    }
     kernel = (unsigned)percpu_priv_getauxval(PERCPU_RSEQ_AT_FEATURE_SIZE);
     align = (unsigned)percpu_priv_getauxval(PERCPU_RSEQ_AT_ALIGN);
     feature = kernel ? kernel : PERCPU_RSEQ_FEATURE_LEGACY;
@@ -1379,7 +1397,7 @@ static PERCPU_PRIV_COLD void percpu_priv_find_area(void)
         /* Before 2.41 glibc says 32, backports say 20, of an area registered with length 32. */
         length = libc_size > 32 ? libc_size : 32;
         feature = libc_size != 20 && libc_size < feature ? libc_size : feature;
-    } else if (foreign != own && foreign_constant) {
+    } else if (foreign != here && foreign_constant) { /* not our own alias */
         area = foreign;
         constant = 1;
     } else if (feature > length && feature <= sizeof(struct percpu_rseq_area) && align <= 64) {
@@ -1425,11 +1443,16 @@ static inline int percpu_priv_may_register(void)
 {
     return 1;
 }
+static inline int percpu_priv_has_exit_hook(void)
+{
+    return 1;
+}
 static inline int percpu_priv_arm_exit_hook(struct percpu_rseq_thread *t)
 {
     (void)t;
     return 1;
 }
+static inline void percpu_priv_disarm_exit_hook(void) {}
 #else
 enum percpu_priv_hook_state {
     PERCPU_PRIV_NO_HOOK,
@@ -1453,7 +1476,7 @@ static PERCPU_PRIV_COLD void percpu_priv_at_thread_exit(void *thread)
 /* In the constructor, or before it by whoever comes first; never under a lock of ours. */
 static PERCPU_PRIV_COLD int percpu_priv_make_hook(void)
 {
-    uint8_t none = PERCPU_PRIV_NO_HOOK;
+    uint32_t none = PERCPU_PRIV_NO_HOOK;
     pthread_key_t key;
     if (__atomic_compare_exchange_n(&percpu_priv_state.hook, &none, PERCPU_PRIV_MAKING_HOOK, 0,
                                     __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
@@ -1462,7 +1485,7 @@ static PERCPU_PRIV_COLD int percpu_priv_make_hook(void)
         __atomic_store_n(&percpu_priv_state.hook,
                          failed ? PERCPU_PRIV_HOOK_FAILED : PERCPU_PRIV_HOOK, __ATOMIC_RELEASE);
     }
-    return __atomic_load_n(&percpu_priv_state.hook, __ATOMIC_ACQUIRE);
+    return (int)__atomic_load_n(&percpu_priv_state.hook, __ATOMIC_ACQUIRE);
 }
 
 /*
@@ -1478,12 +1501,31 @@ static PERCPU_PRIV_COLD int percpu_priv_may_register(void)
     return old == PTHREAD_CANCEL_ENABLE && percpu_priv_make_hook() != PERCPU_PRIV_MAKING_HOOK;
 }
 
+static inline int percpu_priv_has_exit_hook(void)
+{
+    return __atomic_load_n(&percpu_priv_state.hook, __ATOMIC_ACQUIRE) == PERCPU_PRIV_HOOK;
+}
+
+static inline void percpu_priv_disarm_exit_hook(void)
+{
+    if (percpu_priv_has_exit_hook())
+        (void)pthread_setspecific((pthread_key_t)percpu_priv_state.key, (void *)0);
+}
+
 static PERCPU_PRIV_COLD int percpu_priv_arm_exit_hook(struct percpu_rseq_thread *t)
 {
     return percpu_priv_make_hook() == PERCPU_PRIV_HOOK &&
            pthread_setspecific((pthread_key_t)percpu_priv_state.key, t) == 0;
 }
 #endif
+
+/* The length is noted before the call: a handler may end the thread right after it. */
+static inline long percpu_priv_call(struct percpu_rseq_thread *t, unsigned length)
+{
+    t->length = length;
+    __asm__ volatile("" ::: "memory");
+    return percpu_priv_rseq(percpu_priv_area(), length, 0);
+}
 
 /* The one attempt of this thread. */
 static PERCPU_PRIV_COLD void percpu_priv_attempt(struct percpu_rseq_thread *t)
@@ -1495,21 +1537,27 @@ static PERCPU_PRIV_COLD void percpu_priv_attempt(struct percpu_rseq_thread *t)
      * the kernel says otherwise in the area. It never registers in between.
      */
     t->state = PERCPU_PRIV_REFUSED;
-    t->reason = PERCPU_REASON_NO_EXIT_HOOK;
     __asm__ volatile("" ::: "memory");
+    if (percpu_cpu_raw() >= 0) { /* a handler got in before that line, and registered */
+        t->state = PERCPU_PRIV_REGISTERED;
+        return;
+    }
+    if (t->reason != PERCPU_REASON_NONE) /* or was refused, or left */
+        return;
+    t->reason = PERCPU_REASON_NO_EXIT_HOOK;
     if (!percpu_priv_arm_exit_hook(t))
         return;
-    failed = percpu_priv_rseq(percpu_priv_area(), length, 0);
-    if (failed && errno == EINVAL && length != PERCPU_RSEQ_LENGTH_LEGACY) {
-        length = PERCPU_RSEQ_LENGTH_LEGACY;
-        failed = percpu_priv_rseq(percpu_priv_area(), length, 0);
+    failed = percpu_priv_call(t, length);
+    if (failed && errno == EINVAL && length != PERCPU_RSEQ_LENGTH_LEGACY)
+        failed = percpu_priv_call(t, PERCPU_RSEQ_LENGTH_LEGACY);
+    if (failed) {
+        t->length = 0;
+        if (errno != EBUSY) { /* EBUSY: this very area is registered, by who shares it */
+            t->error = errno;
+            t->reason = (uint8_t)percpu_priv_refusal(errno);
+            return;
+        }
     }
-    if (failed && errno != EBUSY) { /* EBUSY: this very area is registered, by who shares it */
-        t->error = errno;
-        t->reason = (uint8_t)percpu_priv_refusal(errno);
-        return;
-    }
-    t->length = failed ? 0 : length;
     t->reason = PERCPU_REASON_NONE;
     t->state = PERCPU_PRIV_REGISTERED;
 }
@@ -1526,7 +1574,9 @@ static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_obstacle(const struct per
 #ifdef PERCPU_NO_REGISTER
     return PERCPU_REASON_LIBC_DISABLED;
 #else
-    return percpu_priv_may_register() ? PERCPU_REASON_NONE : PERCPU_REASON_EXITING;
+    if (!percpu_priv_may_register())
+        return PERCPU_REASON_EXITING;
+    return percpu_priv_has_exit_hook() ? PERCPU_REASON_NONE : PERCPU_REASON_NO_EXIT_HOOK;
 #endif
 }
 #endif /* PERCPU_RSEQ_PORTED */
@@ -1631,6 +1681,7 @@ static PERCPU_PRIV_OUTLINE int percpu_thread_unregister(void)
         if (percpu_priv_rseq(percpu_priv_area(), t->length, PERCPU_RSEQ_FLAG_UNREGISTER) != 0)
             return -1;
         t->length = 0;
+        percpu_priv_disarm_exit_hook();
     } else if (percpu_cpu_raw() >= 0) {
         *(volatile uint64_t *)&((struct percpu_rseq_area *)percpu_priv_area())->rseq_cs = 0;
         return 0;
@@ -1673,7 +1724,11 @@ static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_diagnose(struct percpu_st
         return (unsigned)id < percpu_priv_state.bound ? PERCPU_REASON_NONE : PERCPU_REASON_ID_RANGE;
     s->error = t->error;
     reason = percpu_priv_obstacle(t);
-    return reason == PERCPU_REASON_NONE ? percpu_priv_probe(&s->error) : reason;
+    if (reason == PERCPU_REASON_NONE)
+        reason = percpu_priv_probe(&s->error);
+    if (reason == PERCPU_REASON_NONE && percpu_priv_os_cpu() >= percpu_priv_state.bound)
+        reason = PERCPU_REASON_ID_RANGE;
+    return reason;
 }
 #endif
 
@@ -1982,8 +2037,7 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_take(struct percpu_priv_arena *a, s
         g = percpu_priv_search(a, 0, n, align);
     if (g == PERCPU_PRIV_GRANULES)
         return (void *)0;
-    if (n == 1)
-        PERCPU_PRIV_STORE(a->hint, (uint32_t)g + 1 < PERCPU_PRIV_GRANULES ? (uint32_t)g + 1 : 0);
+    PERCPU_PRIV_STORE(a->hint, (uint32_t)(g + n < PERCPU_PRIV_GRANULES ? g + n : 0));
     (void)__atomic_fetch_sub(&a->free, (uint32_t)n, __ATOMIC_RELAXED);
     (void)__atomic_fetch_or(&a->last[(g + n - 1) / PERCPU_PRIV_BITS],
                             (percpu_word)1 << (g + n - 1) % PERCPU_PRIV_BITS, __ATOMIC_RELAXED);
@@ -2032,15 +2086,6 @@ static PERCPU_PRIV_OUTLINE void *percpu_alloc(size_t size, size_t align)
     if (seen != head && (p = percpu_priv_take_any(seen, n, granules)) != (void *)0) {
         percpu_priv_unmap(mapping, mapped); /* somebody else brought memory meanwhile */
     } else {
-        uintptr_t at = (uintptr_t)a, low = PERCPU_PRIV_LOAD(percpu_priv_state.lowest),
-                  high = PERCPU_PRIV_LOAD(percpu_priv_state.highest);
-        while ((!low || at < low) &&
-               !__atomic_compare_exchange_n(&percpu_priv_state.lowest, &low, at, 1,
-                                            __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-            ;
-        while (at > high && !__atomic_compare_exchange_n(&percpu_priv_state.highest, &high, at, 1,
-                                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-            ;
         p = percpu_priv_take(a, n, granules);
         a->next = seen;
         while (!__atomic_compare_exchange_n(&percpu_priv_state.arenas, &a->next, a, 1,
@@ -2071,6 +2116,24 @@ static PERCPU_PRIV_COLD void percpu_priv_trim(struct percpu_priv_arena *a)
     percpu_priv_release(a, 0, PERCPU_PRIV_GRANULES);
 }
 
+/* Is there an arena, and not whatever else a wrong pointer may lead to? */
+static PERCPU_PRIV_OUTLINE int percpu_priv_is_arena(struct percpu_priv_arena *a)
+{
+#if defined(__linux__)
+    uintptr_t page = percpu_priv_getauxval(6); /* AT_PAGESZ */
+    unsigned char resident;
+    int saved = errno, mapped;
+    mapped =
+        a == PERCPU_PRIV_LOAD(percpu_priv_state.hint) ||
+        percpu_priv_syscall(SYS_mincore, (uintptr_t)a & ~(page - 1), (size_t)1, &resident) == 0 ||
+        errno != ENOMEM;
+    errno = saved;
+    if (!mapped)
+        return 0;
+#endif
+    return a->magic == (PERCPU_PRIV_MAGIC ^ (uintptr_t)a);
+}
+
 /* The end of the object that starts at granule @g. */
 static PERCPU_PRIV_OUTLINE size_t percpu_priv_end_of(struct percpu_priv_arena *a, size_t g)
 {
@@ -2090,9 +2153,7 @@ static PERCPU_PRIV_OUTLINE int percpu_free(void *p)
     percpu_word bit = (percpu_word)1 << g % PERCPU_PRIV_BITS;
     if (!p)
         return 0;
-    if ((uintptr_t)p % 8 || (uintptr_t)a < PERCPU_PRIV_LOAD(percpu_priv_state.lowest) ||
-        (uintptr_t)a > PERCPU_PRIV_LOAD(percpu_priv_state.highest) ||
-        a->magic != (PERCPU_PRIV_MAGIC ^ (uintptr_t)a) ||
+    if ((uintptr_t)p % 8 || !percpu_priv_is_arena(a) ||
         !(__atomic_fetch_and(&a->first[g / PERCPU_PRIV_BITS], ~bit, __ATOMIC_ACQ_REL) & bit)) {
         errno = EINVAL;
         return -1;
@@ -2111,6 +2172,8 @@ static PERCPU_PRIV_OUTLINE int percpu_free(void *p)
         PERCPU_PRIV_STORE(a->hint, (uint32_t)g);
     if (__atomic_add_fetch(&a->free, (uint32_t)(end - g), __ATOMIC_RELAXED) == PERCPU_PRIV_GRANULES)
         percpu_priv_trim(a);
+    else if (a != PERCPU_PRIV_LOAD(percpu_priv_state.hint)) /* the next need not search */
+        __atomic_store_n(&percpu_priv_state.hint, a, __ATOMIC_RELEASE);
     return 0;
 }
 
@@ -2156,6 +2219,8 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_base(void *handle_base, uint32_t *r
     if (!mine)
         return mine;
     (void)percpu_priv_enter(); /* so that the bound is known */
+    percpu_rseq_valgrind_untrack(slot, sizeof *slot);
+    percpu_rseq_valgrind_untrack(rows, sizeof *rows);
     PERCPU_PRIV_STORE(*rows, PERCPU_PRIV_LOAD(percpu_priv_state.bound));
     if (__atomic_compare_exchange_n(slot, &base, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return mine;
@@ -2383,7 +2448,7 @@ static PERCPU_PRIV_OUTLINE uint64_t percpu_priv_clock(void)
 }
 #endif
 
-static inline uint64_t percpu_ticks(void)
+PERCPU_RSEQ_INLINE uint64_t percpu_ticks(void)
 {
 #ifdef PERCPU_RSEQ_TICKS
     return percpu_rseq_ticks();
@@ -2418,7 +2483,7 @@ static PERCPU_PRIV_OUTLINE struct percpu_tscp percpu_priv_tscp_slow(void)
     return t;
 }
 
-static inline struct percpu_tscp percpu_tscp_approx(void)
+PERCPU_RSEQ_INLINE struct percpu_tscp percpu_tscp_approx(void)
 {
     struct percpu_tscp t = {0, 0};
     uint32_t cpu = 0;
@@ -2440,7 +2505,7 @@ static PERCPU_PRIV_COLD int percpu_priv_find_rdtscp(void)
 #endif
 }
 
-static inline struct percpu_tscp percpu_tscp(void)
+PERCPU_RSEQ_INLINE struct percpu_tscp percpu_tscp(void)
 {
 #ifdef PERCPU_RSEQ_RDTSCP
     uint8_t known = PERCPU_PRIV_LOAD(percpu_priv_state.rdtscp);

@@ -140,6 +140,9 @@ PERCPU_RSEQ_OFFSET_IS(percpu_rseq_thread, length, 64);
 PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_area) == 64, "area");
 PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
 
+/* gcc takes an asm for as large as its text has lines, and would stop inlining after a few. */
+#define PERCPU_RSEQ_INLINE static inline __attribute__((always_inline))
+
 #if !defined(__linux__) || defined(PERCPU_NO_LINUX) || defined(__ANDROID__)
 #define PERCPU_RSEQ_LINUX 0
 #else
@@ -230,7 +233,7 @@ PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
 #define PERCPU_RSEQ_SIGNATURE 0x53053053u
 #define PERCPU_RSEQ_TP_BIAS 0
 
-static inline char *percpu_rseq_tp(void)
+PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 {
     char *tp;
     __asm__ volatile("movq %%fs:0, %0" : "=r"(tp));
@@ -239,13 +242,13 @@ static inline char *percpu_rseq_tp(void)
 
 #define PERCPU_RSEQ_TICKS \
     1 /* time stamp counter: constant rate, synchronised, on current processors */
-static inline uint64_t percpu_rseq_ticks(void)
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks(void)
 {
     uint32_t low, high;
     __asm__ volatile("rdtsc" : "=a"(low), "=d"(high));
     return (uint64_t)high << 32 | low;
 }
-static inline uint64_t percpu_rseq_ticks_ordered(void)
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
 {
     uint32_t low, high;
     __asm__ volatile("lfence\n\trdtsc" : "=a"(low), "=d"(high) : : "memory");
@@ -254,7 +257,7 @@ static inline uint64_t percpu_rseq_ticks_ordered(void)
 
 /* Ticks and CPU in one instruction. Linux keeps the CPU in the low 12 bits of TSC_AUX. */
 #define PERCPU_RSEQ_RDTSCP 1
-static inline uint64_t percpu_rseq_rdtscp(uint32_t *cpu)
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_rdtscp(uint32_t *cpu)
 {
     uint32_t low, high, aux;
     __asm__ volatile("rdtscp" : "=a"(low), "=d"(high), "=c"(aux) : : "memory");
@@ -285,7 +288,7 @@ static inline int percpu_rseq_has_rdtscp(void)
 #define PERCPU_RSEQ_X86_ID "%%fs:-4(%[off], %[member])"
 #endif
 
-static inline uint32_t percpu_rseq_read_cpu_id(intptr_t off)
+PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_cpu_id(intptr_t off)
 {
     uint32_t id;
     __asm__ volatile("movl " PERCPU_RSEQ_X86_CPU ", %0" : "=r"(id) : [off] "r"(off));
@@ -293,7 +296,7 @@ static inline uint32_t percpu_rseq_read_cpu_id(intptr_t off)
 }
 
 /* Another 32-bit member, by its offset in the area. */
-static inline uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
+PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
 {
     uint32_t v;
     __asm__ volatile("movl " PERCPU_RSEQ_X86_ID ", %0"
@@ -407,7 +410,7 @@ typedef intptr_t percpu_rseq_self_t;
 #endif
 #define PERCPU_RSEQ_TP_BIAS 0
 
-static inline char *percpu_rseq_tp(void)
+PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 {
     char *tp;
     __asm__ volatile("mrs %0, tpidr_el0" : "=r"(tp));
@@ -415,13 +418,13 @@ static inline char *percpu_rseq_tp(void)
 }
 
 #define PERCPU_RSEQ_TICKS 1 /* the generic timer: cntfrq_el0 ticks per second on every CPU */
-static inline uint64_t percpu_rseq_ticks(void)
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks(void)
 {
     uint64_t t;
     __asm__ volatile("mrs %0, cntvct_el0" : "=r"(t));
     return t;
 }
-static inline uint64_t percpu_rseq_ticks_ordered(void)
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
 {
     uint64_t t;
     __asm__ volatile("isb\n\tmrs %0, cntvct_el0" : "=r"(t) : : "memory");
@@ -516,7 +519,7 @@ static inline uint64_t percpu_rseq_ticks_ordered(void)
 #define PERCPU_RSEQ_SIGNATURE 0xf1401073u
 #define PERCPU_RSEQ_TP_BIAS 0
 
-static inline char *percpu_rseq_tp(void)
+PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 {
     char *tp;
     __asm__ volatile("mv %0, tp" : "=r"(tp));
@@ -524,13 +527,13 @@ static inline char *percpu_rseq_tp(void)
 }
 
 #define PERCPU_RSEQ_TICKS 1 /* the platform's timer, of a fixed rate */
-static inline uint64_t percpu_rseq_ticks(void)
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks(void)
 {
     uint64_t t;
     __asm__ volatile("rdtime %0" : "=r"(t));
     return t;
 }
-static inline uint64_t percpu_rseq_ticks_ordered(void)
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
 {
     uint64_t t;
     __asm__ volatile("fence r, r\n\trdtime %0" : "=r"(t) : : "memory");
@@ -615,7 +618,7 @@ static inline uint64_t percpu_rseq_ticks_ordered(void)
 #define PERCPU_RSEQ_SYSCALL 386
 #define PERCPU_RSEQ_SIGNATURE 0x53053053u
 #define PERCPU_RSEQ_TP_BIAS 0
-static inline char *percpu_rseq_tp(void)
+PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 {
     char *tp;
     __asm__ volatile("movl %%gs:0, %0" : "=r"(tp));
@@ -631,7 +634,7 @@ static inline char *percpu_rseq_tp(void)
 #define PERCPU_RSEQ_SIGNATURE 0xe7f5def3u
 #endif
 #define PERCPU_RSEQ_TP_BIAS 0
-static inline char *percpu_rseq_tp(void)
+PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 {
     char *tp;
     __asm__ volatile("mrc p15, 0, %0, c13, c0, 3" : "=r"(tp));
@@ -644,7 +647,7 @@ static inline char *percpu_rseq_tp(void)
 #define PERCPU_RSEQ_SYSCALL 387
 #define PERCPU_RSEQ_SIGNATURE 0x0fe5000bu
 #define PERCPU_RSEQ_TP_BIAS (-0x7000)
-static inline char *percpu_rseq_tp(void)
+PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 {
     char *tp;
     __asm__ volatile("mr %0, 13" : "=r"(tp));
@@ -656,7 +659,7 @@ static inline char *percpu_rseq_tp(void)
 #define PERCPU_RSEQ_SYSCALL 383
 #define PERCPU_RSEQ_SIGNATURE 0xb2ff0fffu
 #define PERCPU_RSEQ_TP_BIAS 0
-static inline char *percpu_rseq_tp(void)
+PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 {
     char *tp;
     __asm__ volatile("ear %0, %%a0\n\tsllg %0, %0, 32\n\tear %0, %%a1" : "=d"(tp));
@@ -668,7 +671,7 @@ static inline char *percpu_rseq_tp(void)
 #define PERCPU_RSEQ_SYSCALL 293
 #define PERCPU_RSEQ_SIGNATURE 0x002a0010u
 #define PERCPU_RSEQ_TP_BIAS 0
-static inline char *percpu_rseq_tp(void)
+PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 {
     char *tp;
     __asm__ volatile("move %0, $tp" : "=r"(tp));
@@ -685,7 +688,7 @@ static inline char *percpu_rseq_tp(void)
 #define PERCPU_RSEQ_SYSCALL 5327
 #define PERCPU_RSEQ_SIGNATURE 0x0350000du
 #define PERCPU_RSEQ_TP_BIAS (-0x7000)
-static inline char *percpu_rseq_tp(void)
+PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 {
     char *tp;
     __asm__ volatile("rdhwr %0, $29" : "=r"(tp));
@@ -727,12 +730,12 @@ static inline char *percpu_rseq_tp(void)
 typedef char *percpu_rseq_self_t;
 #define PERCPU_RSEQ_SELF(off) (percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + (off))
 
-static inline uint32_t percpu_rseq_read_cpu_id(intptr_t off)
+PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_cpu_id(intptr_t off)
 {
     return *(volatile uint32_t *)(void *)PERCPU_RSEQ_SELF(off);
 }
 
-static inline uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
+PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
 {
     return *(volatile uint32_t *)(void *)(PERCPU_RSEQ_SELF(off) - PERCPU_RSEQ_CPU_ID_OFFSET +
                                           member);
@@ -746,7 +749,7 @@ static inline uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
  * One load, no branch; an executable's offset is never unset on x86-64. An unset offset leads to
  * readable memory whose content is then discarded.
  */
-static inline int percpu_rseq_cpu_id(intptr_t off)
+PERCPU_RSEQ_INLINE int percpu_rseq_cpu_id(intptr_t off)
 {
     return (int)(percpu_rseq_read_cpu_id(off) | (0u - (uint32_t)PERCPU_RSEQ_UNSET(off)));
 }
@@ -779,6 +782,9 @@ PERCPU_RSEQ_TLS_MODEL __thread struct percpu_rseq_thread percpu_rseq_thread_v1 =
  * around its own.
  */
 extern __thread struct percpu_rseq_thread percpu_rseq_foreign __asm__("__rseq_abi")
+    __attribute__((weak, alias("percpu_rseq_thread_v1"), visibility("hidden")));
+/* This module's own definition, used or not: to know the alias above by. */
+extern __thread struct percpu_rseq_thread percpu_rseq_here __asm__("percpu_rseq_here_v1")
     __attribute__((weak, alias("percpu_rseq_thread_v1"), visibility("hidden")));
 
 /*
@@ -855,8 +861,10 @@ extern __thread struct percpu_rseq_thread percpu_rseq_foreign __asm__("__rseq_ab
 #define PERCPU_RSEQ_LOCATE_NAME(name) PERCPU_RSEQ_SYMBOL_##name
 #define PERCPU_RSEQ_SYMBOL_own "percpu_rseq_thread_v1"
 #define PERCPU_RSEQ_SYMBOL_foreign "__rseq_abi"
+#define PERCPU_RSEQ_SYMBOL_here "percpu_rseq_here_v1"
 PERCPU_RSEQ_LOCATE(percpu_rseq_thread_v1, own)
 PERCPU_RSEQ_LOCATE(percpu_rseq_foreign, foreign)
+PERCPU_RSEQ_LOCATE(percpu_rseq_here, here)
 
 /* ---- [D] libc's area ------------------------------------------------------------------------ */
 /*
@@ -986,19 +994,20 @@ __asm__(
 #define PERCPU_RSEQ_LABEL_BARRIER() ((void)0)
 #endif
 
-#define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                        \
-    static inline int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v, uint32_t bound) \
-    {                                                                                              \
-        __asm__ goto(                                                                              \
-            PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") op PERCPU_RSEQ_SECTION_END                       \
-            : /* no outputs */                                                                     \
-            : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [v] value(v), [bound] "r"(bound)         \
-            : PERCPU_RSEQ_CLOBBERS __VA_ARGS__                                                     \
-            : slow);                                                                               \
-        return 0;                                                                                  \
-    slow:                                                                                          \
-        PERCPU_RSEQ_LABEL_BARRIER();                                                               \
-        return -1;                                                                                 \
+#define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                \
+    PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v,    \
+                                              uint32_t bound)                              \
+    {                                                                                      \
+        __asm__ goto(                                                                      \
+            PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") op PERCPU_RSEQ_SECTION_END               \
+            : /* no outputs */                                                             \
+            : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [v] value(v), [bound] "r"(bound) \
+            : PERCPU_RSEQ_CLOBBERS __VA_ARGS__                                             \
+            : slow);                                                                       \
+        return 0;                                                                          \
+    slow:                                                                                  \
+        PERCPU_RSEQ_LABEL_BARRIER();                                                       \
+        return -1;                                                                         \
     }
 
 #define PERCPU_RSEQ_COMMA_MEMORY , "memory"
@@ -1009,13 +1018,13 @@ __asm__(
                      : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), __VA_ARGS__ \
                      : PERCPU_RSEQ_LIST_CLOBBERS)
 
-#define PERCPU_RSEQ_DEFINE_RESULT(name, type, op)                                                  \
-    static inline int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v, uint32_t bound, \
-                                         type *out)                                                \
-    {                                                                                              \
-        uint32_t status;                                                                           \
-        PERCPU_RSEQ_RESULT(op, [bound] "r"(bound), [v] PERCPU_RSEQ_VALUE(v));                      \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                           \
+#define PERCPU_RSEQ_DEFINE_RESULT(name, type, op)                                       \
+    PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v, \
+                                              uint32_t bound, type *out)                \
+    {                                                                                   \
+        uint32_t status;                                                                \
+        PERCPU_RSEQ_RESULT(op, [bound] "r"(bound), [v] PERCPU_RSEQ_VALUE(v));           \
+        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                \
     }
 
 #define PERCPU_RSEQ_DEFINE_WIDTH(n)                                                                \
@@ -1024,8 +1033,8 @@ __asm__(
     PERCPU_RSEQ_DEFINE_GOTO(or_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_OR_##n, )      \
     PERCPU_RSEQ_DEFINE_GOTO(store_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_STORE_##n,  \
                             PERCPU_RSEQ_COMMA_MEMORY)                                              \
-    static inline int percpu_rseq_load_u##n(percpu_rseq_self_t self, const uint##n##_t *p,         \
-                                            uint32_t bound, uint##n##_t *out)                      \
+    PERCPU_RSEQ_INLINE int percpu_rseq_load_u##n(percpu_rseq_self_t self, const uint##n##_t *p,    \
+                                                 uint32_t bound, uint##n##_t *out)                 \
     {                                                                                              \
         uint32_t status;                                                                           \
         PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_LOAD_##n, [bound] "r"(bound));                           \
@@ -1033,9 +1042,9 @@ __asm__(
     }                                                                                              \
     PERCPU_RSEQ_DEFINE_RESULT(add_return_u##n, uint##n##_t, PERCPU_RSEQ_OP_ADD_RETURN_##n)         \
     PERCPU_RSEQ_DEFINE_RESULT(xchg_u##n, uint##n##_t, PERCPU_RSEQ_OP_XCHG_##n)                     \
-    static inline int percpu_rseq_cmpxchg_u##n(percpu_rseq_self_t self, uint##n##_t *p,            \
-                                               uint##n##_t expected, uint##n##_t v,                \
-                                               uint32_t bound, uint##n##_t *out)                   \
+    PERCPU_RSEQ_INLINE int percpu_rseq_cmpxchg_u##n(percpu_rseq_self_t self, uint##n##_t *p,       \
+                                                    uint##n##_t expected, uint##n##_t v,           \
+                                                    uint32_t bound, uint##n##_t *out)              \
     {                                                                                              \
         uint32_t status;                                                                           \
         PERCPU_RSEQ_RESULT(                                                                        \
@@ -1046,8 +1055,8 @@ PERCPU_RSEQ_DEFINE_WIDTH(32)
 PERCPU_RSEQ_DEFINE_WIDTH(64)
 
 /* @next: offset in bytes of the link inside a node. */
-static inline int percpu_rseq_push(percpu_rseq_self_t self, struct percpu_rseq_list *p, void *node,
-                                   size_t next, uint32_t bound)
+PERCPU_RSEQ_INLINE int percpu_rseq_push(percpu_rseq_self_t self, struct percpu_rseq_list *p,
+                                        void *node, size_t next, uint32_t bound)
 {
     __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") PERCPU_RSEQ_OP_PUSH("%l[slow]")
                      PERCPU_RSEQ_SECTION_END
@@ -1062,16 +1071,16 @@ slow:
     return -1;
 }
 
-static inline int percpu_rseq_pop(percpu_rseq_self_t self, struct percpu_rseq_list *p, size_t next,
-                                  uint32_t bound, void **out)
+PERCPU_RSEQ_INLINE int percpu_rseq_pop(percpu_rseq_self_t self, struct percpu_rseq_list *p,
+                                       size_t next, uint32_t bound, void **out)
 {
     uint32_t status;
     PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_POP("79f"), [bound] "r"(bound), [next] "r"(next));
     return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
 }
 
-static inline int percpu_rseq_publish(percpu_rseq_self_t self, struct percpu_rseq_stamped *p,
-                                      uint64_t v, uint32_t bound, uintptr_t *out)
+PERCPU_RSEQ_INLINE int percpu_rseq_publish(percpu_rseq_self_t self, struct percpu_rseq_stamped *p,
+                                           uint64_t v, uint32_t bound, uintptr_t *out)
 {
     uint32_t status;
     __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
@@ -1082,7 +1091,7 @@ static inline int percpu_rseq_publish(percpu_rseq_self_t self, struct percpu_rse
     return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
 }
 /* Both from one CPU: a thread that is moved in between starts over. */
-static inline int percpu_rseq_stamp(percpu_rseq_self_t self, uint32_t *cpu, uint64_t *out)
+PERCPU_RSEQ_INLINE int percpu_rseq_stamp(percpu_rseq_self_t self, uint32_t *cpu, uint64_t *out)
 {
     uint32_t status;
     __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
