@@ -73,13 +73,11 @@ static void same(uint64_t got, uint64_t want, const char *what, int line)
 
 /* Literals, so that the compiler may make immediates of them. */
 #define CONSTANTS(X)                                                                      \
-    X(0) X(1) X(-1) X(5) X(127) X(128) X(-128) X(-129) X(255) X(0x7fffffff)               \
-    X(0x80000000u) X(0x80000001u) X(0xffffffffu) X(-0x7fffffff - 1) X(0x100000000)        \
-    X((int64_t)1 << 40) X(-((int64_t)1 << 40)) X(INT64_MAX) X(INT64_MIN) X(UINT64_MAX)    \
-    X(UINT64_C(0x8000000080000000)) X(UINT64_C(0xffffffff80000000))
+    X(1) X(-1) X(-129) X(0x7fffffff) X(0x80000000u) X(0xffffffffu) X((int64_t)1 << 40)    \
+    X(INT64_MIN) X(UINT64_C(0xffffffff80000000))
 
 /* For operands that go the same way as one of those with all constants: compilers take their time. */
-#define SOME(X) X(1) X(-1) X(0x7fffffff) X(0x80000000u) X(0xffffffffu) X((int64_t)1 << 40) X(INT64_MIN)
+#define SOME(X) X(-1) X(0x80000000u) X(INT64_MIN)
 
 static volatile uint64_t starts[] = {0, 1, 0x7fffffff, 0x80000000u, 0xffffffffu, UINT64_C(1) << 40,
                                      INT64_MAX, UINT64_C(1) << 63, UINT64_MAX};
@@ -137,7 +135,7 @@ static volatile uint64_t opaque;
 #define INTEGER_STEP_ul(c) ON_ONE(unsigned long, unsigned long, unsigned long, o->ul, start, c)
 #define INTEGER_STEP_pointer(c) ON_ONE(void *, uintptr_t, uintptr_t, o->pointer, start, c)
 #define INTEGER_STEP_text(c) ON_ONE(const char *, uintptr_t, intptr_t, o->text, start, c)
-INTEGER(i32, CONSTANTS)
+INTEGER(i32, SOME)
 INTEGER(u32, CONSTANTS)
 #if UINTPTR_MAX > 0xffffffffu
 INTEGER(i64, SOME)
