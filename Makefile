@@ -117,6 +117,74 @@ check: tests ## run all tests on this machine; TAP under prove; REQUIRE_RSEQ=1: 
 	@prove -j$(JOBS) --exec test/exec - <$(B)/tests.list; rc=$$?; \
 		test/summary $(B)/tap || rc=1; exit $$rc
 
+# Real kernels, libcs and architectures under an emulator. ROWS=glob selects (bash's, e.g. 'quick-*',
+# '@(aarch64|riscv64)-*'), JOBS=n boots at a time. The cache is not in the tree: PERCPU_CACHE.
+.PHONY: check-kernels check-kernels-quick
+check-kernels: ## boot real kernels and other architectures (qemu-system) and run the tests there; ROWS=glob, JOBS=n
+	@ROWS='$(ROWS)' JOBS=$(JOBS) test/kernels/run
+
+check-kernels-quick: ## the rows of check-kernels that take two minutes
+	@ROWS='quick-*' JOBS=$(JOBS) test/kernels/run
+
+# ---- Benchmarks. BENCH_FLAGS: options of the program, e.g. BENCH_FLAGS='--case add* --threads 4'.
+BENCH_SRC := bench/bench.c bench/cases.c bench/fallback.c bench/vdso.c
+BENCH_DEPS := $(BENCH_SRC) bench/bench.h $(HEADERS) Makefile
+BENCH_OPT := -O2
+BENCH_CFLAGS = -std=c11 -D_GNU_SOURCE $(BENCH_OPT) -g -I. $(WARN) $(CFLAGS)
+BENCH_FLAGS ?=
+BENCH_COMMIT := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+# librseq's add takes part where pkg-config knows librseq; nothing else depends on it.
+BENCH_LIBRSEQ := $(shell pkg-config --exists librseq 2>/dev/null && \
+	echo "-DBENCH_LIBRSEQ='\"$$(pkg-config --modversion librseq)\"' $$(pkg-config --cflags librseq | sed 's/-I/-isystem /g')")
+BENCH_LIBRSEQ_LIBS := $(shell pkg-config --exists librseq 2>/dev/null && pkg-config --libs librseq)
+# $(call bench_build,COMPILER,EXTRA FLAGS,OUTPUT,LIBS): the command line, which the program then shows.
+bench_build = $(1) $(BENCH_CFLAGS) $(2) -DBENCH_BUILD='"$(strip $(BENCH_OPT) $(CFLAGS) $(2))"' \
+	-DBENCH_COMMIT='"$(BENCH_COMMIT)"' $(BENCH_SRC) -o $(3) -pthread $(4) $(LDFLAGS)
+BENCH_ISA_LEVELS := x86-64 x86-64-v2 x86-64-v3 x86-64-v4
+BENCH_ISA_FLAGS ?= --case add* --time-ms 2 --reps 11
+BENCH_MACHINE = $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -1 | tr -cs 'A-Za-z0-9.\n' '-')-$(shell uname -r)
+
+.PHONY: bench bench-musl bench-isa bench-results
+$(B)/bench/bench: $(BENCH_DEPS)
+	@mkdir -p $(@D)
+	$(call bench_build,$(CC) $(BENCH_LIBRSEQ),,$@,$(BENCH_LIBRSEQ_LIBS))
+
+# musl-gcc knows musl's headers only; those of the kernel come after them.
+$(B)/bench/bench-musl: $(BENCH_DEPS)
+	@mkdir -p $(@D)
+	$(call bench_build,$(MUSL_GCC),-static -idirafter /usr/include -idirafter /usr/include/$(shell $(CC) -dumpmachine),$@,)
+
+$(B)/bench/isa: bench/isa.c
+	@mkdir -p $(@D)
+	$(CC) -O2 $(WARN) $< -o $@
+
+$(B)/bench/isa-%: $(BENCH_DEPS)
+	@mkdir -p $(@D)
+	$(call bench_build,$(CC),-march=$*,$@,)
+
+bench: $(B)/bench/bench ## measure everything on this machine, beside what it competes with (2 minutes)
+	@bench/instructions $(CC) $(CFLAGS)
+	@$(B)/bench/bench $(BENCH_FLAGS)
+
+bench-musl: ## the same in a static program of musl
+	@command -v $(MUSL_GCC) >/dev/null || { echo "not run: no $(MUSL_GCC) on this machine"; exit 0; }; \
+		$(MAKE) --no-print-directory $(B)/bench/bench-musl && $(B)/bench/bench-musl $(BENCH_FLAGS)
+
+bench-isa: $(B)/bench/isa ## is a build for x86-64-v2, v3, v4 faster? those that this CPU can run
+	@for l in $(BENCH_ISA_LEVELS); do \
+		$(B)/bench/isa $$l || continue; \
+		$(MAKE) --no-print-directory $(B)/bench/isa-$$l || exit 1; \
+		[ $$l = x86-64 ] && continue; \
+		echo; echo "== $$l beside x86-64"; \
+		bench/compare $(B)/bench/isa-x86-64 $(B)/bench/isa-$$l $(BENCH_ISA_FLAGS); [ $$? -le 1 ] || exit 1; \
+	done
+
+bench-results: $(B)/bench/bench ## keep a result of this machine, with its plot, in bench/results
+	@mkdir -p bench/results
+	{ bench/instructions $(CC) $(CFLAGS); $(B)/bench/bench --save bench/results/$(BENCH_MACHINE).csv $(BENCH_FLAGS); } \
+		>bench/results/$(BENCH_MACHINE).txt
+	bench/plot bench/results/$(BENCH_MACHINE).csv bench/results/$(BENCH_MACHINE).svg
+
 lint: ## style, names, tables of contents, leaked macros
 	test/check_lint.sh
 

@@ -642,8 +642,13 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 }
 /* Older arm reads the thread pointer by a call into the kernel's helper page: fallback. */
 
-#elif defined(__powerpc64__) && defined(__LITTLE_ENDIAN__)
-/* ppc64le. Thread pointer: r13, 0x7000 bytes above the start of thread-local memory. */
+#elif defined(__powerpc64__) && defined(__LITTLE_ENDIAN__) && defined(_CALL_ELF) && _CALL_ELF == 2
+/*
+ * ppc64le, ELFv2. Thread pointer: r13, 0x7000 bytes above the start of thread-local memory. r10
+ * holds the descriptor's address to the commit, r9 the cpu id, then the row; r7, r8 are scratch,
+ * cr7 for compares. r0, r11 and r12 stay out: the linker's stubs clobber them, and r0 as a base means 0.
+ * Branches to C labels go through `b`: a conditional branch reaches 32 KiB only.
+ */
 #define PERCPU_RSEQ_SYSCALL 387
 #define PERCPU_RSEQ_SIGNATURE 0x0fe5000bu
 #define PERCPU_RSEQ_TP_BIAS (-0x7000)
@@ -654,8 +659,119 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
     return tp;
 }
 
+#define PERCPU_RSEQ_TICKS 1 /* the time base: of a fixed rate, the same on every CPU */
+static inline uint64_t percpu_rseq_ticks(void)
+{
+    uint64_t t;
+    __asm__ volatile("mfspr %0, 268" : "=r"(t));
+    return t;
+}
+static inline uint64_t percpu_rseq_ticks_ordered(void)
+{
+    uint64_t t;
+    __asm__ volatile("lwsync\n\tisync\n\tmfspr %0, 268" : "=r"(t) : : "memory");
+    return t;
+}
+
+#define PERCPU_RSEQ_SECTIONS 1
+/*
+ * There is no address relative to the instruction before Power10: the descriptor is reached through
+ * the TOC pointer, r2. A function of the compiler's sets r2 up only if it knows of a use, so each
+ * section has an operand, used by nothing, whose address the compiler takes from the TOC.
+ */
+#ifdef __PCREL__
+#define PERCPU_RSEQ_PPC_ADDRESS(reg, symbol) "pla " reg ", " symbol "@pcrel\n\t"
+#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "b"(self)
+#else
+#define PERCPU_RSEQ_PPC_ADDRESS(reg, symbol) \
+    "addis " reg ", 2, " symbol "@toc@ha\n\taddi " reg ", " reg ", " symbol "@toc@l\n\t"
+#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "b"(self), [toc] "r"(&percpu_rseq_aborts_v1)
+#endif
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_PPC_BOUND(slow) ""
+#else
+#define PERCPU_RSEQ_PPC_BOUND(slow) "cmplw 7, 9, %[bound]\n\tblt 7, 74f\n\tb " slow "\n74:\n\t"
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                          \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                        \
+    "71:\n\t" PERCPU_RSEQ_PPC_ADDRESS(                                           \
+        "10", "77b") "std 10, 4(%[self])\n\t" PERCPU_RSEQ_START_EARLY            \
+                     "lwz 9, 0(%[self])\n\t" PERCPU_RSEQ_START_LATE              \
+                     PERCPU_RSEQ_PPC_BOUND(slow) "sldi 9, 9, " PERCPU_RSEQ_SHIFT \
+                                                 "\n\tadd 9, 9, %[p]\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "li 9, -3\n79:\tmr %[status], 9\n\t"
+
+#define PERCPU_RSEQ_PPC_RMW(insn, load, store) \
+    load " 8, 0(9)\n\t" insn " 8, 8, %[v]\n\t" store " 8, 0(9)\n\t"
+#define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_PPC_RMW("add", "lwz", "stw")
+#define PERCPU_RSEQ_OP_ADD_64 PERCPU_RSEQ_PPC_RMW("add", "ld", "std")
+#define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_PPC_RMW("and", "lwz", "stw")
+#define PERCPU_RSEQ_OP_AND_64 PERCPU_RSEQ_PPC_RMW("and", "ld", "std")
+#define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_PPC_RMW("or", "lwz", "stw")
+#define PERCPU_RSEQ_OP_OR_64 PERCPU_RSEQ_PPC_RMW("or", "ld", "std")
+#define PERCPU_RSEQ_OP_STORE_32 "stw %[v], 0(9)\n\t"
+#define PERCPU_RSEQ_OP_STORE_64 "std %[v], 0(9)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "lwz %[out], 0(9)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_64 "ld %[out], 0(9)\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 \
+    "lwz %[out], 0(9)\n\tadd %[out], %[out], %[v]\n\tstw %[out], 0(9)\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_64 \
+    "ld %[out], 0(9)\n\tadd %[out], %[out], %[v]\n\tstd %[out], 0(9)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_32 "lwz %[out], 0(9)\n\tstw %[v], 0(9)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 "ld %[out], 0(9)\n\tstd %[v], 0(9)\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_32                                        \
+    "lwz %[out], 0(9)\n\tcmplw 7, %[out], %[expected]\n\tbne 7, 73f\n\t" \
+    "stw %[v], 0(9)\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_64                                       \
+    "ld %[out], 0(9)\n\tcmpld 7, %[out], %[expected]\n\tbne 7, 73f\n\t" \
+    "std %[v], 0(9)\n\t"
+/* lwsync: once the drain is seen to be over, so is what it did to the head. */
+#define PERCPU_RSEQ_OP_PUSH(slow)                                                \
+    "ld 8, 8(9)\n\tlwsync\n\tcmpdi 7, 8, 0\n\tbeq 7, 75f\n\tb " slow "\n75:\n\t" \
+    "ld 8, 0(9)\n\tadd 7, %[node], %[next]\n\tstd 8, 0(7)\n\tstd %[node], 0(9)\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                                        \
+    "ld 8, 8(9)\n\tlwsync\n\tcmpdi 7, 8, 0\n\tbeq 7, 75f\n\tb " slow "\n75:\n\t"        \
+    "ld %[out], 0(9)\n\tcmpdi 7, %[out], 0\n\tbeq 7, 73f\n\tadd 7, %[out], %[next]\n\t" \
+    "ld 8, 0(7)\n\tstd 8, 0(9)\n\t"
+/*
+ * The first lwsync: the idle buffer was the live one until the last commit; nobody may see it
+ * change before that. The second: who reads the new sequence number sees the buffer it announces.
+ * isync: the time is not read before what the caller has seen.
+ */
+#define PERCPU_RSEQ_OP_PUBLISH                                                    \
+    "ld %[out], 0(9)\n\tli 8, 1\n\tadd %[out], %[out], 8\n\tand 8, 8, %[out]\n\t" \
+    "sldi 8, 8, 4\n\tadd 8, 8, 9\n\tlwsync\n\tstd %[v], 8(8)\n\t"                 \
+    "isync\n\tmfspr 7, 268\n\tstd 7, 16(8)\n\tlwsync\n\tstd %[out], 0(9)\n\t"
+#define PERCPU_RSEQ_OP_STAMP \
+    "srdi 9, 9, " PERCPU_RSEQ_SHIFT "\n\tmr %[cpu], 9\n\tmfspr %[out], 268\n\t"
+#define PERCPU_RSEQ_VALUE "r"
+#define PERCPU_RSEQ_ADDEND "r"
+/* ctr: the stub's way back. */
+#define PERCPU_RSEQ_CLOBBERS "r7", "r8", "r9", "r10", "cr7", "ctr"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+
+/*
+ * The return column is a pseudo register (67, as in the unwinder's own frames for signals), so that
+ * the frame keeps lr. The stub shares its module's TOC with the function that was interrupted.
+ */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".long 0x0fe5000b\n"
+#define PERCPU_RSEQ_STUB                                                                        \
+    "\t.cfi_return_column 67\n\t.cfi_def_cfa 1, 0\n"                                            \
+    "\t.cfi_escape 0x16, 0x43, 0x03, 0x7a, 0x20, 0x06\n\t" PERCPU_RSEQ_PPC_ADDRESS(             \
+        "9",                                                                                    \
+        "percpu_rseq_aborts_v1") "lwz 8, 0(9)\n\taddi 8, 8, 1\n\tstw 8, 0(9)\n\tclrldi 8, 8, "  \
+                                 "56\n\tcmpdi 7, 8, 0\n"                                        \
+                                 "\tli 9, -1\n\tbeq 7, 1f\n\tld 8, 32(10)\n\tmtctr 8\n\tbctr\n" \
+                                 "1:\tld 8, 40(10)\n\tmtctr 8\n\tbctr\n"
+
 #elif defined(__s390x__)
-/* s390x. Thread pointer: access registers 0 (high half) and 1. Sections: not yet. */
+/*
+ * s390x, big-endian. Thread pointer: access registers 0 (high half) and 1. r5 holds the
+ * descriptor's address to the commit, r4 the cpu id, then the row; r2, r3 are scratch. r0 stays
+ * out, as a base it means 0; so does r1, which the PLT clobbers. Loads are not reordered with loads, nor stores with
+ * stores: what another CPU must see in order needs no barrier.
+ */
 #define PERCPU_RSEQ_SYSCALL 383
 #define PERCPU_RSEQ_SIGNATURE 0xb2ff0fffu
 #define PERCPU_RSEQ_TP_BIAS 0
@@ -665,6 +781,87 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
     __asm__ volatile("ear %0, %%a0\n\tsllg %0, %0, 32\n\tear %0, %%a1" : "=d"(tp));
     return tp;
 }
+
+#define PERCPU_RSEQ_TICKS 1 /* the time-of-day clock: 2^12 units a microsecond, on every CPU */
+static inline uint64_t percpu_rseq_ticks(void)
+{
+    uint64_t t;
+    __asm__ volatile("stckf %0" : "=Q"(t) : : "cc");
+    return t;
+}
+static inline uint64_t percpu_rseq_ticks_ordered(void) /* stck serialises */
+{
+    uint64_t t;
+    __asm__ volatile("stck %0" : "=Q"(t) : : "cc", "memory");
+    return t;
+}
+
+#define PERCPU_RSEQ_SECTIONS 1
+#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "a"(self)
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_S390_BOUND(slow) ""
+#else
+#define PERCPU_RSEQ_S390_BOUND(slow) "clr %%r4, %[bound]\n\tjghe " slow "\n\t"
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                         \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                       \
+    "71:\n\tlarl %%r5, 77b\n\tstg %%r5, 4(%[self])\n\t" PERCPU_RSEQ_START_EARLY \
+    "llgf %%r4, 0(%[self])\n\t" PERCPU_RSEQ_START_LATE                          \
+    PERCPU_RSEQ_S390_BOUND(slow) "sllg %%r4, %%r4, " PERCPU_RSEQ_SHIFT "\n\tagr %%r4, %[p]\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "lghi %%r4, -3\n79:\tlr %[status], %%r4\n\t"
+
+#define PERCPU_RSEQ_S390_RMW(load, insn, store) \
+    load " %%r3, 0(%%r4)\n\t" insn " %%r3, %[v]\n\t" store " %%r3, 0(%%r4)\n\t"
+#define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_S390_RMW("l", "alr", "st")
+#define PERCPU_RSEQ_OP_ADD_64 PERCPU_RSEQ_S390_RMW("lg", "algr", "stg")
+#define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_S390_RMW("l", "nr", "st")
+#define PERCPU_RSEQ_OP_AND_64 PERCPU_RSEQ_S390_RMW("lg", "ngr", "stg")
+#define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_S390_RMW("l", "or", "st")
+#define PERCPU_RSEQ_OP_OR_64 PERCPU_RSEQ_S390_RMW("lg", "ogr", "stg")
+#define PERCPU_RSEQ_OP_STORE_32 "st %[v], 0(%%r4)\n\t"
+#define PERCPU_RSEQ_OP_STORE_64 "stg %[v], 0(%%r4)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "l %[out], 0(%%r4)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_64 "lg %[out], 0(%%r4)\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 \
+    "l %[out], 0(%%r4)\n\talr %[out], %[v]\n\tst %[out], 0(%%r4)\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_64 \
+    "lg %[out], 0(%%r4)\n\talgr %[out], %[v]\n\tstg %[out], 0(%%r4)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_32 "l %[out], 0(%%r4)\n\tst %[v], 0(%%r4)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 "lg %[out], 0(%%r4)\n\tstg %[v], 0(%%r4)\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_32 \
+    "l %[out], 0(%%r4)\n\tcr %[out], %[expected]\n\tjgne 73f\n\tst %[v], 0(%%r4)\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_64 \
+    "lg %[out], 0(%%r4)\n\tcgr %[out], %[expected]\n\tjgne 73f\n\tstg %[v], 0(%%r4)\n\t"
+#define PERCPU_RSEQ_OP_PUSH(slow)                                \
+    "ltg %%r3, 8(%%r4)\n\tjgne " slow "\n\tlg %%r3, 0(%%r4)\n\t" \
+    "lgr %%r2, %[node]\n\tagr %%r2, %[next]\n\tstg %%r3, 0(%%r2)\n\tstg %[node], 0(%%r4)\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                               \
+    "ltg %%r3, 8(%%r4)\n\tjgne " slow "\n\tltg %[out], 0(%%r4)\n\tjge 73f\n\t" \
+    "lgr %%r2, %[out]\n\tagr %%r2, %[next]\n\tlg %%r3, 0(%%r2)\n\tstg %%r3, 0(%%r4)\n\t"
+/* stck serialises: the time is not read before what the caller has seen. */
+#define PERCPU_RSEQ_OP_PUBLISH                                                     \
+    "lg %[out], 0(%%r4)\n\taghi %[out], 1\n\tlghi %%r3, 1\n\tngr %%r3, %[out]\n\t" \
+    "sllg %%r3, %%r3, 4\n\tagr %%r3, %%r4\n\tstg %[v], 8(%%r3)\n\t"                \
+    "stck 16(%%r3)\n\tstg %[out], 0(%%r4)\n\t"
+/* The clock is stored, never loaded: [p] is a word of the caller's own. */
+#define PERCPU_RSEQ_STAMP_WORD 1
+#define PERCPU_RSEQ_OP_STAMP                                                          \
+    "sgr %%r4, %[p]\n\tsrlg %%r4, %%r4, " PERCPU_RSEQ_SHIFT "\n\tlr %[cpu], %%r4\n\t" \
+    "lgr %%r3, %[p]\n\tstckf 0(%%r3)\n\tlg %[out], 0(%%r3)\n\t"
+#define PERCPU_RSEQ_VALUE "r"
+#define PERCPU_RSEQ_ADDEND "r"
+#define PERCPU_RSEQ_CLOBBERS "r2", "r3", "r4", "r5", "cc"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+
+/* The return column is a pseudo register (32, the unwinder's for signals): the frame keeps r14. */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".long 0xb2ff0fff\n"
+#define PERCPU_RSEQ_STUB                                                                   \
+    "\t.cfi_return_column 32\n\t.cfi_def_cfa %r15, 0\n"                                    \
+    "\t.cfi_escape 0x16, 0x20, 0x03, 0x75, 0x20, 0x06\n"                                   \
+    "\tlarl %r4, percpu_rseq_aborts_v1\n\tl %r3, 0(%r4)\n\tahi %r3, 1\n\tst %r3, 0(%r4)\n" \
+    "\tlghi %r4, -1\n\ttmll %r3, 255\n\tjz 1f\n\tlg %r3, 32(%r5)\n\tbr %r3\n"              \
+    "1:\tlg %r3, 40(%r5)\n\tbr %r3\n"
 
 #elif defined(__loongarch__) && __loongarch_grlen == 64
 /* loongarch64. Thread pointer: $tp. Sections: not yet. */
@@ -931,7 +1128,8 @@ static inline ptrdiff_t percpu_rseq_libc(unsigned *size)
  * carries no counter. The count is per module and approximate: increments may be lost between CPUs.
  *
  * One stub for all sections, in a COMDAT group of its own: out of the way of the hot code, and with
- * unwind information of its own (see [B]).
+ * unwind information of its own (see [B]). That begins before the signature: some unwinders look
+ * one byte before an address that a signal interrupted (s390x: SIGILL, SIGTRAP, SIGFPE).
  */
 #if PERCPU_RSEQ_SECTIONS
 extern uint32_t percpu_rseq_aborts_v1;
@@ -941,9 +1139,9 @@ __asm__(
     ".ifndef percpu_rseq_abort_v1\n"
     "\t.pushsection .text.percpu_rseq_abort_v1, \"axG\", %progbits, percpu_rseq_abort_v1, comdat\n"
     "\t.weak percpu_rseq_abort_v1\n\t.hidden percpu_rseq_abort_v1\n"
-    "\t.type percpu_rseq_abort_v1, %function\n\t.balign 16\n" PERCPU_RSEQ_STUB_SIGNATURE
-        PERCPU_RSEQ_BROKEN_PAD
-    "percpu_rseq_abort_v1:\n\t.cfi_startproc\n\t.cfi_signal_frame\n" PERCPU_RSEQ_STUB
+    "\t.type percpu_rseq_abort_v1, %function\n\t.balign 16\n"
+    "\t.cfi_startproc\n\t.cfi_signal_frame\n" PERCPU_RSEQ_STUB_SIGNATURE PERCPU_RSEQ_BROKEN_PAD
+    "percpu_rseq_abort_v1:\n" PERCPU_RSEQ_STUB
     "\t.cfi_endproc\n\t.size percpu_rseq_abort_v1, . - percpu_rseq_abort_v1\n"
     "\t.popsection\n.endif\n");
 
@@ -983,7 +1181,7 @@ __asm__(
  */
 #if PERCPU_RSEQ_OFFSET_FROM_OWN || defined(__x86_64__)
 #define PERCPU_RSEQ_SELF_OPERAND(self) [off] "r"(self)
-#else
+#elif !defined(PERCPU_RSEQ_SELF_OPERAND) /* where any register may be a base */
 #define PERCPU_RSEQ_SELF_OPERAND(self) [self] "r"(self)
 #endif
 
@@ -1094,10 +1292,15 @@ PERCPU_RSEQ_INLINE int percpu_rseq_publish(percpu_rseq_self_t self, struct percp
 PERCPU_RSEQ_INLINE int percpu_rseq_stamp(percpu_rseq_self_t self, uint32_t *cpu, uint64_t *out)
 {
     uint32_t status;
+#ifdef PERCPU_RSEQ_STAMP_WORD
+    uint64_t word, *p = &word;
+#else
+    void *p = (void *)0;
+#endif
     __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
                          PERCPU_RSEQ_OP_STAMP PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
                      : [status] "=r"(status), [out] "=&r"(*out), [cpu] "=&r"(*cpu)
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"((void *)0), [bound] "r"(0x7fffffffu)
+                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [bound] "r"(0x7fffffffu)
                      : PERCPU_RSEQ_PUBLISH_CLOBBERS);
     return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
 }

@@ -16,7 +16,8 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#if PERCPU_RSEQ_SECTIONS && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv))
+#if PERCPU_RSEQ_SECTIONS && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv) \
+                             || defined(__powerpc64__) || defined(__s390x__))
 #define SECTIONS_CAN_TRAP 1
 
 /* The linker's names for the ends of the descriptor section. */
@@ -43,6 +44,20 @@ static const char *const trap_names[TRAP_KINDS] = {"brk"};
 static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x00, 0x00, 0x20, 0xd4}};
 static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
 static const unsigned trap_skips[TRAP_KINDS] = {0};
+#elif defined(__powerpc64__)
+#define TRAP_KINDS 1
+#define TRAP_SIZE 4
+static const char *const trap_names[TRAP_KINDS] = {"trap"};
+static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x08, 0x00, 0xe0, 0x7f}};
+static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
+static const unsigned trap_skips[TRAP_KINDS] = {0};
+#elif defined(__s390x__) /* the kernel's breakpoint; leaves the address right behind itself */
+#define TRAP_KINDS 1
+#define TRAP_SIZE 2
+static const char *const trap_names[TRAP_KINDS] = {"0x0001"};
+static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x00, 0x01}};
+static const int trap_signals[TRAP_KINDS] = {SIGILL}; /* SIGTRAP under a debugger only */
+static const unsigned trap_skips[TRAP_KINDS] = {2};
 #else
 #define TRAP_KINDS 1
 static const char *const trap_names[TRAP_KINDS] = {"ebreak"};
@@ -65,6 +80,10 @@ __attribute__((unused)) static uintptr_t trap_ip(const void *context)
     return (uintptr_t)uc->uc_mcontext.gregs[REG_RIP];
 #elif defined(__aarch64__)
     return (uintptr_t)uc->uc_mcontext.pc;
+#elif defined(__powerpc64__)
+    return (uintptr_t)uc->uc_mcontext.gp_regs[32]; /* nip */
+#elif defined(__s390x__)
+    return (uintptr_t)uc->uc_mcontext.psw.addr;
 #else
     return (uintptr_t)uc->uc_mcontext.__gregs[0];
 #endif
@@ -77,6 +96,10 @@ __attribute__((unused)) static void trap_set_ip(void *context, uintptr_t ip)
     uc->uc_mcontext.gregs[REG_RIP] = (greg_t)ip;
 #elif defined(__aarch64__)
     uc->uc_mcontext.pc = ip;
+#elif defined(__powerpc64__)
+    uc->uc_mcontext.gp_regs[32] = ip;
+#elif defined(__s390x__)
+    uc->uc_mcontext.psw.addr = ip;
 #else
     uc->uc_mcontext.__gregs[0] = ip;
 #endif
@@ -137,6 +160,10 @@ __attribute__((unused)) static unsigned insn_length(const unsigned char *i)
 #elif defined(__aarch64__)
     (void)i;
     return 4;
+#elif defined(__powerpc64__)
+    return i[3] >> 2 == 1 ? 8 : 4;
+#elif defined(__s390x__)
+    return i[0] < 0x40 ? 2 : i[0] < 0xc0 ? 4 : 6;
 #else
     return (i[0] & 3) == 3 ? 4 : 2;
 #endif
@@ -147,6 +174,8 @@ __attribute__((unused)) static int insn_is_exit(const unsigned char *i)
 {
 #if defined(__riscv)
     return (i[0] & 0x7f) == 0x6f || ((i[0] & 3) == 1 && (i[1] & 0xe0) == 0xa0); /* j */
+#elif defined(__powerpc64__)
+    return i[3] >> 2 == 18; /* b */
 #else
     (void)i;
     return 0;
@@ -173,6 +202,12 @@ __attribute__((unused)) static int insn_arms(const unsigned char *i, unsigned n)
 #elif defined(__aarch64__)
     (void)i;
     return n == 2; /* adrp, add, str */
+#elif defined(__powerpc64__)
+    (void)n;
+    return i[3] >> 2 == 62; /* std */
+#elif defined(__s390x__)
+    (void)i;
+    return n == 1; /* larl, stg */
 #else
     (void)n; /* the linker may make one of the two that load the address */
     return (i[0] & 0x7f) == 0x23 || ((i[0] & 3) == 0 && (i[1] & 0xe0) == 0xe0); /* sd */

@@ -276,6 +276,8 @@ static uint64_t ticks(void)
     uint64_t t;
     __asm__ volatile("isb\n\tmrs %0, cntvct_el0" : "=r"(t) : : "memory");
     return t;
+#elif defined(__powerpc64__) || defined(__s390x__)
+    return percpu_rseq_ticks_ordered();
 #else
     uint64_t t;
     __asm__ volatile("rdtime %0" : "=r"(t) : : "memory");
