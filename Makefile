@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # percpu.h - `make help` lists the targets. CC, CXX, CFLAGS, CXXFLAGS, LDFLAGS are the user's.
 
 version_part = $(shell awk '$$2 == "PERCPU_VERSION_$(1)" { print $$3 }' percpu.h)

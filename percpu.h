@@ -117,6 +117,7 @@ struct percpu_priv_shared {
     uint8_t rdtscp;     /* 1 usable, 2 not */
     unsigned key;       /* pthread_key_t of the exit hook */
     struct percpu_priv_arena *arenas, *hint;
+    struct percpu_priv_arena *spare; /* the last one that became empty */
 };
 #define PERCPU_PRIV_PASTE_(a, b) a##b
 #define PERCPU_PRIV_PASTE(a, b) PERCPU_PRIV_PASTE_(a, b)
@@ -141,11 +142,9 @@ __attribute__((weak))
 struct percpu_priv_shared percpu_priv_state PERCPU_PRIV_ZERO;
 
 #if defined(__GNUC__)
-#define PERCPU_PRIV_COLD __attribute__((noinline, cold, unused))
 #define PERCPU_PRIV_OUTLINE __attribute__((noinline, unused))
 #define PERCPU_PRIV_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #else
-#define PERCPU_PRIV_COLD
 #define PERCPU_PRIV_OUTLINE
 #define PERCPU_PRIV_UNLIKELY(x) (x)
 #endif
@@ -170,8 +169,8 @@ extern void __tsan_release(void *at);
 
 static PERCPU_PRIV_OUTLINE int percpu_priv_enter(void);
 static PERCPU_PRIV_OUTLINE unsigned percpu_priv_id_slow(void);
-static PERCPU_PRIV_COLD unsigned percpu_priv_node_slow(void);
-static PERCPU_PRIV_COLD unsigned percpu_priv_find_nr_cpus(void);
+static PERCPU_PRIV_OUTLINE unsigned percpu_priv_node_slow(void);
+static PERCPU_PRIV_OUTLINE unsigned percpu_priv_find_nr_cpus(void);
 static PERCPU_PRIV_OUTLINE void *percpu_priv_fallback_copy(const void *p);
 static PERCPU_PRIV_OUTLINE unsigned percpu_priv_copies(const void *p);
 
@@ -1205,7 +1204,8 @@ static PERCPU_PRIV_OUTLINE unsigned percpu_priv_os_cpu(void)
  * Read a list of CPUs like "0-3,8-11". Return: the highest + 1; 0 if there is none to be read.
  * *listed: whether @cpu is in it. Small buffers: a signal handler's stack may be small.
  */
-static PERCPU_PRIV_COLD unsigned percpu_priv_read_list(const char *path, unsigned cpu, int *listed)
+static PERCPU_PRIV_OUTLINE unsigned percpu_priv_read_list(const char *path, unsigned cpu,
+                                                          int *listed)
 {
     char buf[256];
     unsigned low = 0, n = 0, end = 0;
@@ -1241,7 +1241,7 @@ static PERCPU_PRIV_COLD unsigned percpu_priv_read_list(const char *path, unsigne
 #define PERCPU_PRIV_AFFINITY_WORDS (8192 / 8 / sizeof(unsigned long)) /* Linux's limit of CPUs */
 
 /* Without sysfs: the highest CPU that this process may use now, + 1. */
-static PERCPU_PRIV_COLD unsigned percpu_priv_affinity(void)
+static PERCPU_PRIV_OUTLINE unsigned percpu_priv_affinity(void)
 {
     unsigned long mask[PERCPU_PRIV_AFFINITY_WORDS];
     const unsigned bits = 8 * sizeof mask[0];
@@ -1263,10 +1263,10 @@ static PERCPU_PRIV_COLD unsigned percpu_priv_affinity(void)
 
 #if PERCPU_RSEQ_PORTED
 static inline int percpu_priv_offset_known(void);
-static PERCPU_PRIV_COLD void percpu_priv_find_area(void);
+static PERCPU_PRIV_OUTLINE void percpu_priv_find_area(void);
 #endif
 
-static PERCPU_PRIV_COLD unsigned percpu_priv_find_nr_cpus(void)
+static PERCPU_PRIV_OUTLINE unsigned percpu_priv_find_nr_cpus(void)
 {
     int saved = errno;
     unsigned n = 0;
@@ -1302,7 +1302,7 @@ static PERCPU_PRIV_COLD unsigned percpu_priv_find_nr_cpus(void)
  * arm64, Linux 6.19 to 7.0.13 and 7.1 before rc3: a section is not aborted when its thread is
  * preempted and resumed on the same CPU, so another thread can get in between.
  */
-static PERCPU_PRIV_COLD int percpu_priv_release_broken(const char *release)
+static PERCPU_PRIV_OUTLINE int percpu_priv_release_broken(const char *release)
 {
     unsigned v[4] = {0, 0, 0, 999}; /* major, minor, patch, release candidate */
     int i = 0;
@@ -1324,7 +1324,7 @@ static PERCPU_PRIV_COLD int percpu_priv_release_broken(const char *release)
     return v[0] == 7 && ((v[1] == 0 && v[2] < 14) || (v[1] == 1 && v[2] == 0 && v[3] < 3));
 }
 
-static PERCPU_PRIV_COLD int percpu_priv_kernel_broken(void)
+static PERCPU_PRIV_OUTLINE int percpu_priv_kernel_broken(void)
 {
 #if defined(PERCPU_TEST_RELEASE) /* for the tests, on any architecture */
     return percpu_priv_release_broken(PERCPU_TEST_RELEASE);
@@ -1356,7 +1356,7 @@ static inline int percpu_priv_offset_known(void)
  * Make known where the area is: from the thread pointer, for code that may end in shared objects
  * (if @known, the same in all threads); in an executable also from its own area.
  */
-static PERCPU_PRIV_COLD void percpu_priv_publish(char *own, char *area, int known)
+static PERCPU_PRIV_OUTLINE void percpu_priv_publish(char *own, char *area, int known)
 {
     intptr_t off = area + PERCPU_RSEQ_CPU_ID_OFFSET - (percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS);
     if (known)
@@ -1370,7 +1370,7 @@ static PERCPU_PRIV_COLD void percpu_priv_publish(char *own, char *area, int know
 }
 
 /* Find out, once per process, which area threads use; see [3] for the order. */
-static PERCPU_PRIV_COLD void percpu_priv_find_area(void)
+static PERCPU_PRIV_OUTLINE void percpu_priv_find_area(void)
 {
     unsigned libc_size, kernel, align, feature, length = PERCPU_RSEQ_LENGTH_LEGACY;
     int constant, foreign_constant, here_constant;
@@ -1428,7 +1428,7 @@ static inline void *percpu_priv_area(void)
 }
 
 /* What a refused registration means. AT_RSEQ entries: the kernel has rseq, whoever says ENOSYS. */
-static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_refusal(int error)
+static PERCPU_PRIV_OUTLINE enum percpu_reason percpu_priv_refusal(int error)
 {
     if (error == EINVAL)
         return PERCPU_REASON_OTHER_OWNER;
@@ -1462,7 +1462,7 @@ enum percpu_priv_hook_state {
 };
 
 /* The thread is on its way out, and its memory may be unmapped before its last system call. */
-static PERCPU_PRIV_COLD void percpu_priv_at_thread_exit(void *thread)
+static PERCPU_PRIV_OUTLINE void percpu_priv_at_thread_exit(void *thread)
 {
     struct percpu_rseq_thread *t = (struct percpu_rseq_thread *)thread;
     t->reason = PERCPU_REASON_EXITING;
@@ -1474,7 +1474,7 @@ static PERCPU_PRIV_COLD void percpu_priv_at_thread_exit(void *thread)
 }
 
 /* In the constructor, or before it by whoever comes first; never under a lock of ours. */
-static PERCPU_PRIV_COLD int percpu_priv_make_hook(void)
+static PERCPU_PRIV_OUTLINE int percpu_priv_make_hook(void)
 {
     uint32_t none = PERCPU_PRIV_NO_HOOK;
     pthread_key_t key;
@@ -1492,7 +1492,7 @@ static PERCPU_PRIV_COLD int percpu_priv_make_hook(void)
  * A musl thread that exits has cancellation disabled before the first destructor runs. In the last
  * destructor pass a hook armed now would never be called, so such a thread is left alone.
  */
-static PERCPU_PRIV_COLD int percpu_priv_may_register(void)
+static PERCPU_PRIV_OUTLINE int percpu_priv_may_register(void)
 {
     int old = 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
@@ -1512,7 +1512,7 @@ static inline void percpu_priv_disarm_exit_hook(void)
         (void)pthread_setspecific((pthread_key_t)percpu_priv_state.key, (void *)0);
 }
 
-static PERCPU_PRIV_COLD int percpu_priv_arm_exit_hook(struct percpu_rseq_thread *t)
+static PERCPU_PRIV_OUTLINE int percpu_priv_arm_exit_hook(struct percpu_rseq_thread *t)
 {
     return percpu_priv_make_hook() == PERCPU_PRIV_HOOK &&
            pthread_setspecific((pthread_key_t)percpu_priv_state.key, t) == 0;
@@ -1528,7 +1528,7 @@ static inline long percpu_priv_call(struct percpu_rseq_thread *t, unsigned lengt
 }
 
 /* The one attempt of this thread. */
-static PERCPU_PRIV_COLD void percpu_priv_attempt(struct percpu_rseq_thread *t)
+static PERCPU_PRIV_OUTLINE void percpu_priv_attempt(struct percpu_rseq_thread *t)
 {
     unsigned length = percpu_priv_state.length;
     long failed;
@@ -1563,7 +1563,8 @@ static PERCPU_PRIV_COLD void percpu_priv_attempt(struct percpu_rseq_thread *t)
 }
 
 /* Why this thread cannot even try, or PERCPU_REASON_NONE. */
-static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_obstacle(const struct percpu_rseq_thread *t)
+static PERCPU_PRIV_OUTLINE enum percpu_reason
+percpu_priv_obstacle(const struct percpu_rseq_thread *t)
 {
     if (t->state != PERCPU_PRIV_FRESH)
         return (enum percpu_reason)t->reason;
@@ -1636,7 +1637,7 @@ static PERCPU_PRIV_OUTLINE unsigned percpu_priv_id_slow(void)
     return cpu;
 }
 
-static PERCPU_PRIV_COLD unsigned percpu_priv_node_slow(void)
+static PERCPU_PRIV_OUTLINE unsigned percpu_priv_node_slow(void)
 {
     unsigned node = 0;
 #if PERCPU_RSEQ_LINUX
@@ -1701,7 +1702,7 @@ static PERCPU_PRIV_OUTLINE int percpu_thread_unregister(void)
  * Would a registration succeed? Ask for one at an address that the kernel has to refuse, last of
  * all: EFAULT means that everything else was right; EINVAL that another area is registered.
  */
-static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_probe(int *error)
+static PERCPU_PRIV_OUTLINE enum percpu_reason percpu_priv_probe(int *error)
 {
     void *nowhere = (void *)(~(uintptr_t)0 - 4095);
     if (percpu_priv_rseq(nowhere, PERCPU_RSEQ_LENGTH_LEGACY, 0) == 0 || errno == EFAULT)
@@ -1710,7 +1711,7 @@ static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_probe(int *error)
     return percpu_priv_refusal(errno);
 }
 
-static PERCPU_PRIV_COLD enum percpu_reason percpu_priv_diagnose(struct percpu_status *s)
+static PERCPU_PRIV_OUTLINE enum percpu_reason percpu_priv_diagnose(struct percpu_status *s)
 {
     struct percpu_rseq_thread *t = percpu_priv_thread();
     int id = percpu_cpu_raw();
@@ -1813,8 +1814,8 @@ static PERCPU_PRIV_OUTLINE const char *percpu_reason_text(enum percpu_reason rea
 }
 
 /* Append text, or a number if text is NULL; count what did not fit. */
-static PERCPU_PRIV_COLD int percpu_priv_append(char *buf, size_t size, int at, const char *text,
-                                               unsigned long number)
+static PERCPU_PRIV_OUTLINE int percpu_priv_append(char *buf, size_t size, int at, const char *text,
+                                                  unsigned long number)
 {
     char digits[3 * sizeof number + 1];
     char *d = digits + sizeof digits - 1;
@@ -1902,7 +1903,7 @@ static inline char *percpu_priv_rows_of(struct percpu_priv_arena *a)
     return (char *)a + PERCPU_PRIV_ARENA_SIZE;
 }
 
-static PERCPU_PRIV_COLD void *percpu_priv_map(size_t size)
+static PERCPU_PRIV_OUTLINE void *percpu_priv_map(size_t size)
 {
 #if defined(_WIN32)
     return percpu_priv_virtual_alloc((void *)0, size, 0x3000, 4); /* reserve, commit; read, write */
@@ -1925,7 +1926,7 @@ static PERCPU_PRIV_COLD void *percpu_priv_map(size_t size)
 #endif
 }
 
-static PERCPU_PRIV_COLD void percpu_priv_unmap(void *at, size_t size)
+static PERCPU_PRIV_OUTLINE void percpu_priv_unmap(void *at, size_t size)
 {
 #if defined(_WIN32)
     (void)size;
@@ -1936,7 +1937,7 @@ static PERCPU_PRIV_COLD void percpu_priv_unmap(void *at, size_t size)
 }
 
 /* Give whole pages back to the system; they read as zero. Return: it did. */
-static PERCPU_PRIV_COLD int percpu_priv_discard(char *from, size_t size)
+static PERCPU_PRIV_OUTLINE int percpu_priv_discard(char *from, size_t size)
 {
 #if defined(__linux__)
     return percpu_priv_syscall(SYS_madvise, from, size, 4) == 0; /* MADV_DONTNEED */
@@ -1948,7 +1949,7 @@ static PERCPU_PRIV_COLD int percpu_priv_discard(char *from, size_t size)
 }
 
 /* A new arena, all free, known to nobody. @at, @size: its mapping. */
-static PERCPU_PRIV_COLD struct percpu_priv_arena *percpu_priv_arena_new(void **at, size_t *size)
+static PERCPU_PRIV_OUTLINE struct percpu_priv_arena *percpu_priv_arena_new(void **at, size_t *size)
 {
     unsigned rows = percpu_nr_cpus();
     struct percpu_priv_arena *a;
@@ -2106,14 +2107,18 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_zero(char *copy, size_t size)
             PERCPU_PRIV_STORE(words[i], 0);
 }
 
-/* An arena that nobody has an object in: give its pages back. */
-static PERCPU_PRIV_COLD void percpu_priv_trim(struct percpu_priv_arena *a)
+/*
+ * An arena became empty. It keeps its pages, so that one object that comes and goes does not cost a
+ * system call each time, until another one becomes empty.
+ */
+static PERCPU_PRIV_OUTLINE void percpu_priv_trim(struct percpu_priv_arena *a)
 {
-    if (a == PERCPU_PRIV_LOAD(percpu_priv_state.hint) ||
-        !percpu_priv_claim(a, 0, PERCPU_PRIV_GRANULES))
+    struct percpu_priv_arena *old =
+        __atomic_exchange_n(&percpu_priv_state.spare, a, __ATOMIC_ACQ_REL);
+    if (!old || old == a || !percpu_priv_claim(old, 0, PERCPU_PRIV_GRANULES))
         return;
-    (void)percpu_priv_discard(percpu_priv_rows_of(a), (size_t)2 * a->rows * PERCPU_STRIDE);
-    percpu_priv_release(a, 0, PERCPU_PRIV_GRANULES);
+    (void)percpu_priv_discard(percpu_priv_rows_of(old), (size_t)2 * old->rows * PERCPU_STRIDE);
+    percpu_priv_release(old, 0, PERCPU_PRIV_GRANULES);
 }
 
 /* Is there an arena, and not whatever else a wrong pointer may lead to? */
@@ -2325,7 +2330,7 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters
     errno = saved;
 }
 
-static PERCPU_PRIV_COLD void percpu_priv_free_chunks(percpu_word **chunks)
+static PERCPU_PRIV_OUTLINE void percpu_priv_free_chunks(percpu_word **chunks)
 {
     for (size_t i = 0; i < PERCPU_COUNTERS_CHUNKS; i++) {
         (void)percpu_free(chunks[i]);
@@ -2494,7 +2499,7 @@ PERCPU_RSEQ_INLINE struct percpu_tscp percpu_tscp_approx(void)
 }
 
 /* 12 bits of the register that rdtscp reads are the CPU. */
-static PERCPU_PRIV_COLD int percpu_priv_find_rdtscp(void)
+static PERCPU_PRIV_OUTLINE int percpu_priv_find_rdtscp(void)
 {
 #ifdef PERCPU_RSEQ_RDTSCP
     int usable = percpu_rseq_has_rdtscp() && percpu_nr_cpus() <= 4096;
@@ -2573,7 +2578,7 @@ static PERCPU_PRIV_OUTLINE int percpu_priv_gauge_write(struct percpu_priv_gauge_
  * never waits for a thread that stopped while it held a row, and is never lost: there are as many
  * rows as there ever were fallback sets under way at once. NULL: no memory.
  */
-static PERCPU_PRIV_COLD struct percpu_priv_gauge_row *
+static PERCPU_PRIV_OUTLINE struct percpu_priv_gauge_row *
 percpu_priv_gauge_more(struct percpu_priv_gauge_row *row)
 {
     uint32_t rows; /* not of interest: no section writes here */
@@ -2740,8 +2745,8 @@ static PERCPU_PRIV_OUTLINE int percpu_freelist_destroy(struct percpu_freelist *l
  * stops for ever, the row stays closed and the CPU's threads use the second bank: slower, and
  * nothing is lost but what the row held.
  */
-static PERCPU_PRIV_COLD int percpu_priv_drain_row(struct percpu_rseq_list *row, unsigned cpu,
-                                                  void **head)
+static PERCPU_PRIV_OUTLINE int percpu_priv_drain_row(struct percpu_rseq_list *row, unsigned cpu,
+                                                     void **head)
 {
     uintptr_t open = 0;
     int failed;
@@ -2760,8 +2765,8 @@ static PERCPU_PRIV_COLD int percpu_priv_drain_row(struct percpu_rseq_list *row, 
 }
 
 /* Append the nodes of a stack to a chain. */
-static PERCPU_PRIV_COLD void percpu_priv_drain_stack(struct percpu_freelist *list, void **stack,
-                                                     void **chain)
+static PERCPU_PRIV_OUTLINE void percpu_priv_drain_stack(struct percpu_freelist *list, void **stack,
+                                                        void **chain)
 {
     void *first = __atomic_exchange_n(stack, (void *)0, __ATOMIC_ACQUIRE);
     if (!*chain)
@@ -2799,7 +2804,7 @@ static PERCPU_PRIV_OUTLINE int percpu_freelist_drain(struct percpu_freelist *lis
 
 #if PERCPU_RSEQ_LINUX
 /* membarrier(2): PRIVATE_EXPEDITED_RSEQ, its registration, and the flag that names one CPU. */
-static PERCPU_PRIV_COLD int percpu_priv_membarrier(unsigned flags, int cpu)
+static PERCPU_PRIV_OUTLINE int percpu_priv_membarrier(unsigned flags, int cpu)
 {
     if (PERCPU_PRIV_LOAD(percpu_priv_state.membarrier) == 0)
         PERCPU_PRIV_STORE(
@@ -2810,7 +2815,7 @@ static PERCPU_PRIV_COLD int percpu_priv_membarrier(unsigned flags, int cpu)
 }
 
 /* Run on the CPU for a moment: whoever ran a section there was preempted, so it is over. */
-static PERCPU_PRIV_COLD int percpu_priv_visit(unsigned cpu)
+static PERCPU_PRIV_OUTLINE int percpu_priv_visit(unsigned cpu)
 {
     unsigned long before[PERCPU_PRIV_AFFINITY_WORDS], there[PERCPU_PRIV_AFFINITY_WORDS];
     const unsigned bits = 8 * sizeof there[0];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * bench.c - the frame: options, threads, measuring, judging, printing. What is measured is in cases.c.
+ * bench.c - the frame: options, threads, measuring, judging, printing. What is measured is in
+ * cases.c.
  */
 #include "percpu.h"
 #include "bench.h"
@@ -225,8 +226,8 @@ static void steal_read(double v[2])
     v[0] = v[1] = 0;
     if (!f)
         return;
-    if (fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &t[0], &t[1], &t[2], &t[3], &t[4], &t[5],
-               &t[6], &t[7]) == 8) {
+    if (fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &t[0], &t[1], &t[2], &t[3], &t[4],
+               &t[5], &t[6], &t[7]) == 8) {
         v[0] = (double)t[7];
         for (int i = 0; i < 8; i++)
             v[1] += (double)t[i];
@@ -270,7 +271,8 @@ static void one_epoch(struct row *r, const struct contender *c, unsigned rep, ui
     }
 }
 
-int measure(const char *group, const struct contender *all, size_t n_all, const struct setting *setting)
+int measure(const char *group, const struct contender *all, size_t n_all,
+            const struct setting *setting)
 {
     struct contender list[32];
     uint64_t n[32];
@@ -318,7 +320,8 @@ int measure(const char *group, const struct contender *all, size_t n_all, const 
 
 int row_find(int first, const char *name)
 {
-    for (int i = first; first >= 0 && i < n_rows && !strcmp(results[i].group, results[first].group); i++)
+    for (int i = first; first >= 0 && i < n_rows && !strcmp(results[i].group, results[first].group);
+         i++)
         if (!strcmp(results[i].name, name))
             return i;
     return -1;
@@ -351,7 +354,9 @@ struct summary {
     double low, high;     /* the true median is in between, at 95 % or better */
 };
 
-/* How many samples may be left out at each end: fewer lie beyond the true median in 95 % of cases. */
+/*
+ * How many samples may be left out at each end: fewer lie beyond the true median in 95 % of cases.
+ */
 static unsigned median_rank(unsigned n)
 {
     double term = 1, sum = 0;
@@ -392,8 +397,9 @@ static struct summary compare(const struct row *a, const struct row *b, enum tar
     double v[MAX_REPS];
     unsigned n = a->reps < b->reps ? a->reps : b->reps;
     for (unsigned i = 0; i < n; i++)
-        v[i] = kind == AT_MOST ? a->sample[i] / b->sample[i]
-               : kind == AT_LEAST ? b->sample[i] / a->sample[i] : a->sample[i] - b->sample[i];
+        v[i] = kind == AT_MOST    ? a->sample[i] / b->sample[i]
+               : kind == AT_LEAST ? b->sample[i] / a->sample[i]
+                                  : a->sample[i] - b->sample[i];
     return summarize(v, n);
 }
 
@@ -428,7 +434,8 @@ static void target_text(const struct target *t, char *out, size_t size)
 {
     const char *unit = results[t->row].unit;
     if (t->ref < 0)
-        snprintf(out, size, "%s %g %s", t->kind == AT_LEAST ? "at least" : "at most", t->bound, unit);
+        snprintf(out, size, "%s %g %s", t->kind == AT_LEAST ? "at least" : "at most", t->bound,
+                 unit);
     else if (t->kind == PLUS)
         snprintf(out, size, "at most %g ns more than %s", t->bound, results[t->ref].name);
     else if (t->kind == AT_MOST)
@@ -509,16 +516,21 @@ static void warnings(emit_fn *emit)
         steal += results[i].steal * 100 > STEAL_LIMIT;
     }
     if (spread) {
-        snprintf(text, sizeof text, "%d of %d rows spread by more than %d %%; no verdict on those: close what "
-                 "else runs, or raise --time-ms and --reps", spread, n_rows, SPREAD_LIMIT);
+        snprintf(text, sizeof text,
+                 "%d of %d rows spread by more than %d %%; no verdict on those: close what "
+                 "else runs, or raise --time-ms and --reps",
+                 spread, n_rows, SPREAD_LIMIT);
         emit("warning", text);
     }
     if (steal) {
-        snprintf(text, sizeof text, "the hypervisor took more than %d %% of the time in %d rows; no verdict on "
-                 "those", STEAL_LIMIT, steal);
+        snprintf(text, sizeof text,
+                 "the hypervisor took more than %d %% of the time in %d rows; no verdict on "
+                 "those",
+                 STEAL_LIMIT, steal);
         emit("warning", text);
     }
-    first_line_with("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "", governor, sizeof governor);
+    first_line_with("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "", governor,
+                    sizeof governor);
     if (strcmp(governor, "performance") && strcmp(governor, "unknown")) {
         snprintf(text, sizeof text, "frequency governor is %s, not performance", governor);
         emit("warning", text);
@@ -538,15 +550,20 @@ static void remarks(const struct row *r, char *out, size_t size)
     else if (r->racy)
         at += (size_t)snprintf(out + at, size - at, "racy; ");
     if (r->aborts > 0 && r->ops)
-        at += (size_t)snprintf(out + at, size - at, "%.3g aborts/M; ", r->aborts * 1e6 / (double)r->ops);
+        at += (size_t)snprintf(out + at, size - at, "%.3g aborts/M; ",
+                               r->aborts * 1e6 / (double)r->ops);
     if (r->instructions > 0)
-        at += (size_t)snprintf(out + at, size - at, "%.1f insns, %.1f cycles; ", r->instructions, r->cycles);
+        at += (size_t)snprintf(out + at, size - at, "%.1f insns, %.1f cycles; ", r->instructions,
+                               r->cycles);
     at += (size_t)snprintf(out + at, size - at, "%s", r->note);
     if (at >= 2 && at < size && out[at - 2] == ';')
         out[at - 2] = 0;
 }
 
-static void table_key(const char *key, const char *value) { printf("%-9s %s\n", key, value); }
+static void table_key(const char *key, const char *value)
+{
+    printf("%-9s %s\n", key, value);
+}
 
 static void table_targets(int row)
 {
@@ -572,8 +589,8 @@ static void table(void)
     for (int i = 0; i < n_rows; i++) {
         const struct row *r = &results[i];
         struct summary s = summarize(r->sample, r->reps);
-        if (!i || strcmp(r->group, results[i - 1].group) || r->threads != results[i - 1].threads
-            || r->counters != results[i - 1].counters)
+        if (!i || strcmp(r->group, results[i - 1].group) || r->threads != results[i - 1].threads ||
+            r->counters != results[i - 1].counters)
             printf("\n%s: %u thread%s%s, %u counter%s\n%-52s %9s %6s %7s\n", r->group, r->threads,
                    r->threads == 1 ? "" : "s", r->pinned ? ", pinned" : ", not pinned", r->counters,
                    r->counters == 1 ? "" : "s", "", r->unit, "+-%", "ratio");
@@ -592,7 +609,10 @@ static void table(void)
     warnings(table_key);
 }
 
-static void csv_key(const char *key, const char *value) { printf("# %s: %s\n", key, value); }
+static void csv_key(const char *key, const char *value)
+{
+    printf("# %s: %s\n", key, value);
+}
 
 static void quote(const char *s)
 {
@@ -619,8 +639,8 @@ static void csv_line(const struct row *r, const struct target *t)
     quote(r->group);
     putchar(',');
     quote(r->name);
-    printf(",%u,%u,%d,%s,%.6g,%.4g,%.6g,%.6g,%u,", r->threads, r->counters, r->pinned, r->unit, s.median,
-           100 * s.error, s.low, s.high, r->reps);
+    printf(",%u,%u,%d,%s,%.6g,%.4g,%.6g,%.6g,%u,", r->threads, r->counters, r->pinned, r->unit,
+           s.median, 100 * s.error, s.low, s.high, r->reps);
     quote(ref >= 0 ? results[ref].name : "");
     printf(",%.6g,%.6g,%.6g,", v.median, v.low, v.high);
     text[0] = 0;
@@ -638,8 +658,10 @@ static void csv(void)
 {
     header(csv_key);
     warnings(csv_key);
-    printf("kind,case,contender,threads,counters,pinned,unit,median,mdape_percent,low,high,epochs,ratio_to,ratio,"
-           "ratio_low,ratio_high,target,verdict,operations,lost,aborts,instructions,cycles,steal_percent,"
+    printf("kind,case,contender,threads,counters,pinned,unit,median,mdape_percent,low,high,epochs,"
+           "ratio_to,ratio,"
+           "ratio_low,ratio_high,target,verdict,operations,lost,aborts,instructions,cycles,steal_"
+           "percent,"
            "remarks\n");
     for (int i = 0; i < n_rows; i++) {
         csv_line(&results[i], NULL);
@@ -686,8 +708,8 @@ static void json_targets(int row)
         target_text(&targets[k], text, sizeof text);
         printf("%s{\"target\": ", comma);
         json_string(text);
-        printf(", \"value\": %.6g, \"low\": %.6g, \"high\": %.6g, \"verdict\": \"%s\"}", v.median, v.low, v.high,
-               verdict(&targets[k]));
+        printf(", \"value\": %.6g, \"low\": %.6g, \"high\": %.6g, \"verdict\": \"%s\"}", v.median,
+               v.low, v.high, verdict(&targets[k]));
         comma = ", ";
     }
 }
@@ -701,17 +723,18 @@ static void json_row(int i)
     json_string(r->group);
     printf(", \"contender\": ");
     json_string(r->name);
-    printf(", \"threads\": %u, \"counters\": %u, \"pinned\": %s, \"unit\": \"%s\", \"median\": %.6g, "
-           "\"mdape_percent\": %.4g, ", r->threads, r->counters, r->pinned ? "true" : "false", r->unit, s.median,
-           100 * s.error);
+    printf(
+        ", \"threads\": %u, \"counters\": %u, \"pinned\": %s, \"unit\": \"%s\", \"median\": %.6g, "
+        "\"mdape_percent\": %.4g, ",
+        r->threads, r->counters, r->pinned ? "true" : "false", r->unit, s.median, 100 * s.error);
     if (r->base >= 0) {
         printf("\"ratio\": %.6g, \"ratio_to\": ", compare(r, &results[r->base], AT_MOST).median);
         json_string(results[r->base].name);
         printf(", ");
     }
     remarks(r, text, sizeof text);
-    printf("\"operations\": %llu, \"lost\": %lld, \"aborts\": %.0f, \"remarks\": ", (unsigned long long)r->ops,
-           (long long)(int64_t)r->lost, r->aborts);
+    printf("\"operations\": %llu, \"lost\": %lld, \"aborts\": %.0f, \"remarks\": ",
+           (unsigned long long)r->ops, (long long)(int64_t)r->lost, r->aborts);
     json_string(text);
     printf(", \"targets\": [");
     json_targets(i);
@@ -744,7 +767,8 @@ static void refuse_rseq(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {ARRAY_LENGTH(code), code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
         fail("cannot refuse rseq: %s", strerror(errno));
     setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0", 1);
 }
@@ -788,11 +812,11 @@ static void children_print(void)
 static void child_read(FILE *f)
 {
     int counts[2], row0 = n_rows, target0 = n_targets;
-    if (fread(counts, sizeof counts, 1, f) != 1 || counts[0] < 0 || counts[0] > MAX_ROWS - n_rows
-        || counts[1] < 0 || counts[1] > MAX_TARGETS - n_targets)
+    if (fread(counts, sizeof counts, 1, f) != 1 || counts[0] < 0 || counts[0] > MAX_ROWS - n_rows ||
+        counts[1] < 0 || counts[1] > MAX_TARGETS - n_targets)
         fail("a child process said nothing useful");
-    if (fread(results + row0, sizeof *results, (size_t)counts[0], f) != (size_t)counts[0]
-        || fread(targets + target0, sizeof *targets, (size_t)counts[1], f) != (size_t)counts[1])
+    if (fread(results + row0, sizeof *results, (size_t)counts[0], f) != (size_t)counts[0] ||
+        fread(targets + target0, sizeof *targets, (size_t)counts[1], f) != (size_t)counts[1])
         fail("a child process stopped in the middle");
     n_rows += counts[0];
     n_targets += counts[1];
@@ -829,20 +853,22 @@ void run_child(const char *name, int refused, unsigned simulate)
 
 static void usage(FILE *f)
 {
-    fprintf(f,
-            "usage: %s [option...]\n"
-            "  --case GLOB       run these cases (default: all); a shell pattern: 'add*'\n"
-            "  --list            list the cases\n"
-            "  --format FORMAT   table, csv or json\n"
-            "  --reps N          epochs per contender, 11 to %d (default 21)\n"
-            "  --time-ms X       length of an epoch (default 4)\n"
-            "  --ops N           operations per thread and epoch, instead of --time-ms\n"
-            "  --threads N       threads, in the cases add*, freelist* and scale\n"
-            "  --counters N      counters in turn, a power of two, in the cases add*\n"
-            "  --pin LIST        CPUs to pin threads to, in turn, like 0-3,8 (default: those allowed)\n"
-            "  --unpinned        do not pin\n"
-            "  --save FILE       also write the results there, as CSV\n"
-            "  --help            this text\n", self, MAX_REPS);
+    fprintf(
+        f,
+        "usage: %s [option...]\n"
+        "  --case GLOB       run these cases (default: all); a shell pattern: 'add*'\n"
+        "  --list            list the cases\n"
+        "  --format FORMAT   table, csv or json\n"
+        "  --reps N          epochs per contender, 11 to %d (default 21)\n"
+        "  --time-ms X       length of an epoch (default 4)\n"
+        "  --ops N           operations per thread and epoch, instead of --time-ms\n"
+        "  --threads N       threads, in the cases add*, freelist* and scale\n"
+        "  --counters N      counters in turn, a power of two, in the cases add*\n"
+        "  --pin LIST        CPUs to pin threads to, in turn, like 0-3,8 (default: those allowed)\n"
+        "  --unpinned        do not pin\n"
+        "  --save FILE       also write the results there, as CSV\n"
+        "  --help            this text\n",
+        self, MAX_REPS);
 }
 
 static void bad(const char *what, const char *value)
@@ -900,18 +926,44 @@ static const char *child_case;
 
 static void parse(int argc, char **argv)
 {
-    enum { CASE = 256, LIST, FORMAT, REPS, TIME, OPS, THREADS, COUNTERS, PIN, UNPINNED, SAVE, HELP, CHILD, SIMULATE };
-    static const struct option longs[] = {
-        {"case", 1, 0, CASE}, {"list", 0, 0, LIST}, {"format", 1, 0, FORMAT}, {"reps", 1, 0, REPS},
-        {"time-ms", 1, 0, TIME}, {"ops", 1, 0, OPS}, {"threads", 1, 0, THREADS}, {"counters", 1, 0, COUNTERS},
-        {"pin", 1, 0, PIN}, {"unpinned", 0, 0, UNPINNED}, {"save", 1, 0, SAVE}, {"help", 0, 0, HELP},
-        {"child", 1, 0, CHILD}, {"simulate", 1, 0, SIMULATE}, /* for run_child() */
-        {0, 0, 0, 0}};
+    enum {
+        CASE = 256,
+        LIST,
+        FORMAT,
+        REPS,
+        TIME,
+        OPS,
+        THREADS,
+        COUNTERS,
+        PIN,
+        UNPINNED,
+        SAVE,
+        HELP,
+        CHILD,
+        SIMULATE
+    };
+    static const struct option longs[] = {{"case", 1, 0, CASE},
+                                          {"list", 0, 0, LIST},
+                                          {"format", 1, 0, FORMAT},
+                                          {"reps", 1, 0, REPS},
+                                          {"time-ms", 1, 0, TIME},
+                                          {"ops", 1, 0, OPS},
+                                          {"threads", 1, 0, THREADS},
+                                          {"counters", 1, 0, COUNTERS},
+                                          {"pin", 1, 0, PIN},
+                                          {"unpinned", 0, 0, UNPINNED},
+                                          {"save", 1, 0, SAVE},
+                                          {"help", 0, 0, HELP},
+                                          {"child", 1, 0, CHILD},
+                                          {"simulate", 1, 0, SIMULATE}, /* for run_child() */
+                                          {0, 0, 0, 0}};
     int c;
     unsigned simulated;
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1)
         switch (c) {
-        case CASE: pattern = optarg; break;
+        case CASE:
+            pattern = optarg;
+            break;
         case LIST:
             for (size_t i = 0; i < n_cases; i++)
                 if (cases[i].what)
@@ -922,20 +974,39 @@ static void parse(int argc, char **argv)
             if (strcmp(format, "table") && strcmp(format, "csv") && strcmp(format, "json"))
                 bad("unknown format", optarg);
             break;
-        case REPS: opt.reps = (unsigned)number("--reps is 11 to 101, not", optarg, 11, MAX_REPS); break;
-        case TIME: opt.time_ms = number("--time-ms is 0.01 to 10000, not", optarg, 0.01, 1e4); break;
-        case OPS: opt.ops = (uint64_t)number("--ops is 1 to 1e12, not", optarg, 1, 1e12); break;
-        case THREADS: opt.threads = (unsigned)number("--threads is 1 to 10000, not", optarg, 1, 1e4); break;
+        case REPS:
+            opt.reps = (unsigned)number("--reps is 11 to 101, not", optarg, 11, MAX_REPS);
+            break;
+        case TIME:
+            opt.time_ms = number("--time-ms is 0.01 to 10000, not", optarg, 0.01, 1e4);
+            break;
+        case OPS:
+            opt.ops = (uint64_t)number("--ops is 1 to 1e12, not", optarg, 1, 1e12);
+            break;
+        case THREADS:
+            opt.threads = (unsigned)number("--threads is 1 to 10000, not", optarg, 1, 1e4);
+            break;
         case COUNTERS:
             opt.counters = (unsigned)number("--counters is 1 to 4096, not", optarg, 1, 4096);
             if (opt.counters & (opt.counters - 1))
                 bad("--counters is a power of two, not", optarg);
             break;
-        case PIN: cpu_list(optarg); break;
-        case UNPINNED: opt.unpinned = 1; break;
-        case SAVE: save = optarg; break;
-        case HELP: usage(stdout); exit(0);
-        case CHILD: child_case = optarg; child = 1; break;
+        case PIN:
+            cpu_list(optarg);
+            break;
+        case UNPINNED:
+            opt.unpinned = 1;
+            break;
+        case SAVE:
+            save = optarg;
+            break;
+        case HELP:
+            usage(stdout);
+            exit(0);
+        case CHILD:
+            child_case = optarg;
+            child = 1;
+            break;
         case SIMULATE:
             simulated = (unsigned)number("--simulate", optarg, 0, 65536);
             if (simulated) { /* as if this machine could have so many CPUs; nothing was allocated yet */
@@ -943,7 +1014,9 @@ static void parse(int argc, char **argv)
                 percpu_priv_state.bound = simulated;
             }
             break;
-        default: usage(stderr); exit(2);
+        default:
+            usage(stderr);
+            exit(2);
         }
     if (optind < argc)
         bad("what is", argv[optind]);

@@ -2,9 +2,9 @@
 /*
  * bench.h - what the files of the benchmark share. See README in this directory.
  *
- * A group is a list of contenders that are measured in turn, A B C A B C ..., in one process, so that
- * a machine that drifts moves all of them. A row is what is known of one contender of one group. A
- * target compares two rows of a group, epoch by epoch.
+ * A group is a list of contenders that are measured in turn, A B C A B C ..., in one process, so
+ * that a machine that drifts moves all of them. A row is what is known of one contender of one
+ * group. A target compares two rows of a group, epoch by epoch.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -27,13 +27,13 @@
 
 struct worker {
     unsigned id;
-    int cpu;             /* pinned there, or -1 */
-    uint64_t n;          /* operations to do */
-    uint64_t measured;   /* ns, if the contender measured itself */
-    uint64_t cpu_ns;     /* of the last epoch */
+    int cpu;           /* pinned there, or -1 */
+    uint64_t n;        /* operations to do */
+    uint64_t measured; /* ns, if the contender measured itself */
+    uint64_t cpu_ns;   /* of the last epoch */
     uint64_t wall_ns;
     uint64_t instructions, cycles;
-    int perf[2];         /* file descriptors, or -1 */
+    int perf[2]; /* file descriptors, or -1 */
     unsigned char pad[128];
 };
 
@@ -57,11 +57,11 @@ struct row {
     char group[32], name[72], unit[12];
     unsigned threads, counters, reps;
     int pinned, racy, failed;
-    int base;              /* row that the ratio refers to */
+    int base; /* row that the ratio refers to */
     uint64_t ops, lost;
-    double aborts;         /* all epochs */
+    double aborts;               /* all epochs */
     double instructions, cycles; /* per operation, or -1 */
-    double steal;          /* share of the machine's time that the hypervisor took */
+    double steal;                /* share of the machine's time that the hypervisor took */
     char note[80];
     double sample[MAX_REPS];
 };
@@ -86,7 +86,9 @@ extern struct row results[MAX_ROWS];
 extern int n_rows, n_targets;
 extern struct target targets[MAX_TARGETS];
 
-/* Measure; return the first row's index, or -1 if none of the contenders can run. @base: an index. */
+/*
+ * Measure; return the first row's index, or -1 if none of the contenders can run. @base: an index.
+ */
 struct setting {
     unsigned threads, counters;
     int unpinned;

@@ -28,14 +28,14 @@
 #include <rseq/rseq.h>
 #endif
 
-#define LOOP(name, setup, op)                                     \
-    static NOINLINE void name(struct worker *w, uint64_t n)       \
-    {                                                             \
-        (void)w;                                                  \
-        setup;                                                    \
-        for (uint64_t i = 0; i < n; i += STEP) {                  \
-            REP16(op)                                             \
-        }                                                         \
+#define LOOP(name, setup, op)                               \
+    static NOINLINE void name(struct worker *w, uint64_t n) \
+    {                                                       \
+        (void)w;                                            \
+        setup;                                              \
+        for (uint64_t i = 0; i < n; i += STEP) {            \
+            REP16(op)                                       \
+        }                                                   \
     }
 
 static const struct setting one_thread = {1, 1, 0, 0, 0, 0};
@@ -97,7 +97,10 @@ static inline unsigned bare_rdtscp(void)
 LOOP(id_rdtscp, , KEEP(bare_rdtscp());)
 
 static sigjmp_buf no_rdtscp;
-static void on_sigill(int sig) { siglongjmp(no_rdtscp, sig); }
+static void on_sigill(int sig)
+{
+    siglongjmp(no_rdtscp, sig);
+}
 static void try_rdtscp(void)
 {
     void (*was)(int) = signal(SIGILL, on_sigill);
@@ -115,7 +118,10 @@ static void note_rdtscp(int first)
 }
 #else
 static void try_rdtscp(void) {}
-static void note_rdtscp(int first) { (void)first; }
+static void note_rdtscp(int first)
+{
+    (void)first;
+}
 #endif
 
 LOOP(id_inline, intptr_t off = id_offset(), KEEP(inline_load(off));)
@@ -166,7 +172,10 @@ static inline uint64_t *at(uint64_t *p, unsigned cpu)
 {
     return percpu_ptr(p, cpu);
 }
-static inline void atomic_inc(uint64_t *p) { (void)__atomic_fetch_add(p, 1, __ATOMIC_RELAXED); }
+static inline void atomic_inc(uint64_t *p)
+{
+    (void)__atomic_fetch_add(p, 1, __ATOMIC_RELAXED);
+}
 static inline void plain_inc(uint64_t *p)
 {
     ++*p;
@@ -179,7 +188,9 @@ static inline void unprotected_inc(uint64_t *p)
 #if PERCPU_RSEQ_SECTIONS && defined(__x86_64__) && PERCPU_RSEQ_OFFSET_FROM_OWN
     __asm__ volatile("movl " PERCPU_RSEQ_X86_CPU ", %%ecx\n\tshlq $" PERCPU_RSEQ_SHIFT ", %%rcx\n\t"
                      "addq $1, (%[p], %%rcx)"
-                     : : [off] "r"(percpu_priv_state.from_own), [p] "r"(p) : "rcx", "cc");
+                     :
+                     : [off] "r"(percpu_priv_state.from_own), [p] "r"(p)
+                     : "rcx", "cc");
 #else
     plain_inc(at(p, (unsigned)percpu_cpu_raw()));
 #endif
@@ -188,9 +199,7 @@ static inline void unprotected_inc(uint64_t *p)
 static uint64_t words_total(void)
 {
     uint64_t sum = 0, *copy;
-    percpu_for_each_copy(pc_words, copy)
-        for (size_t k = 0; k <= mask; k++)
-            sum += copy[k];
+    percpu_for_each_copy(pc_words, copy) for (size_t k = 0; k <= mask; k++) sum += copy[k];
     return sum;
 }
 static uint64_t shared_total(void)
@@ -214,48 +223,51 @@ static uint64_t own_words(void)
         sum += own[k];
     return sum;
 }
-static uint64_t own_sum(void) { return __atomic_load_n(&own_total, __ATOMIC_RELAXED); }
+static uint64_t own_sum(void)
+{
+    return __atomic_load_n(&own_total, __ATOMIC_RELAXED);
+}
 
 /*
- * Each add three times: on one counter; on the next of a few counters each time; on one counter with
- * the compiler kept from carrying anything from one operation to the next.
+ * Each add three times: on one counter; on the next of a few counters each time; on one counter
+ * with the compiler kept from carrying anything from one operation to the next.
  */
-#define NEXT16(op)                                                                    \
-    op(i & mask_) op((i + 1) & mask_) op((i + 2) & mask_) op((i + 3) & mask_)         \
-    op((i + 4) & mask_) op((i + 5) & mask_) op((i + 6) & mask_) op((i + 7) & mask_)   \
-    op((i + 8) & mask_) op((i + 9) & mask_) op((i + 10) & mask_) op((i + 11) & mask_) \
-    op((i + 12) & mask_) op((i + 13) & mask_) op((i + 14) & mask_) op((i + 15) & mask_)
-#define ADD_LOOPS(name, before, op, step, after)                        \
-    static NOINLINE void name##_one(struct worker *w, uint64_t n)       \
-    {                                                                   \
-        (void)w;                                                        \
-        before;                                                         \
-        for (uint64_t i = 0; i < n; i += STEP) {                        \
-            REP16(op(0))                                                \
-            step                                                        \
-        }                                                               \
-        after;                                                          \
-    }                                                                   \
-    static NOINLINE void name##_turn(struct worker *w, uint64_t n)      \
-    {                                                                   \
-        (void)w;                                                        \
-        before;                                                         \
-        const size_t mask_ = mask;                                      \
-        for (uint64_t i = 0; i < n; i += STEP) {                        \
-            NEXT16(op)                                                  \
-            step                                                        \
-        }                                                               \
-        after;                                                          \
-    }                                                                   \
-    static NOINLINE void name##_barrier(struct worker *w, uint64_t n)   \
-    {                                                                   \
-        (void)w;                                                        \
-        before;                                                         \
-        for (uint64_t i = 0; i < n; i += STEP) {                        \
-            REP16(op(0) COMPILER_BARRIER();)                            \
-            step                                                        \
-        }                                                               \
-        after;                                                          \
+#define NEXT16(op)                                                                               \
+    op(i &mask_) op((i + 1) & mask_) op((i + 2) & mask_) op((i + 3) & mask_) op((i + 4) & mask_) \
+        op((i + 5) & mask_) op((i + 6) & mask_) op((i + 7) & mask_) op((i + 8) & mask_)          \
+            op((i + 9) & mask_) op((i + 10) & mask_) op((i + 11) & mask_) op((i + 12) & mask_)   \
+                op((i + 13) & mask_) op((i + 14) & mask_) op((i + 15) & mask_)
+#define ADD_LOOPS(name, before, op, step, after)                      \
+    static NOINLINE void name##_one(struct worker *w, uint64_t n)     \
+    {                                                                 \
+        (void)w;                                                      \
+        before;                                                       \
+        for (uint64_t i = 0; i < n; i += STEP) {                      \
+            REP16(op(0))                                              \
+            step                                                      \
+        }                                                             \
+        after;                                                        \
+    }                                                                 \
+    static NOINLINE void name##_turn(struct worker *w, uint64_t n)    \
+    {                                                                 \
+        (void)w;                                                      \
+        before;                                                       \
+        const size_t mask_ = mask;                                    \
+        for (uint64_t i = 0; i < n; i += STEP) {                      \
+            NEXT16(op)                                                \
+            step                                                      \
+        }                                                             \
+        after;                                                        \
+    }                                                                 \
+    static NOINLINE void name##_barrier(struct worker *w, uint64_t n) \
+    {                                                                 \
+        (void)w;                                                      \
+        before;                                                       \
+        for (uint64_t i = 0; i < n; i += STEP) {                      \
+            REP16(op(0) COMPILER_BARRIER();)                          \
+            step                                                      \
+        }                                                             \
+        after;                                                        \
     }
 
 #define SHARED(k) atomic_inc(&shared[k]);
@@ -267,7 +279,10 @@ static uint64_t own_sum(void) { return __atomic_load_n(&own_total, __ATOMIC_RELA
 #define OWN(k) plain_inc(&own[k]);
 #define WORDS uint64_t *p = pc_words
 #ifdef BENCH_SLOW_ADD /* for check: an add that does a fifth more */
-#define SLOWER this_cpu_add(p[1000], 0); this_cpu_add(p[1001], 0); this_cpu_add(p[1002], 0);
+#define SLOWER                \
+    this_cpu_add(p[1000], 0); \
+    this_cpu_add(p[1001], 0); \
+    this_cpu_add(p[1002], 0);
 #else
 #define SLOWER
 #endif
@@ -287,7 +302,8 @@ static inline void librseq_inc(uint64_t *base)
     for (;;) {
         int cpu = (int)rseq_cpu_start();
         if (__builtin_expect(!rseq_load_add_store__ptr(RSEQ_MO_RELAXED, RSEQ_PERCPU_CPU_ID,
-                                                       (intptr_t *)at(base, (unsigned)cpu), 1, cpu), 1))
+                                                       (intptr_t *)at(base, (unsigned)cpu), 1, cpu),
+                             1))
             return;
     }
 }
@@ -298,16 +314,16 @@ ADD_LOOPS(librseq, WORDS, LIBRSEQ, , )
 #define LIBRSEQ_ROW(variant)
 #endif
 
-#define ADDS(variant)                                                                         \
-    {                                                                                         \
-        {"per-CPU add, unprotected", unprotected_##variant, words_total, SECTIONS | RACY},    \
-        {"this_cpu_inc", protected_##variant, words_total, 0},                                \
-        {"percpu_counter_inc", handle_##variant, handles_total, 0},                           \
-        LIBRSEQ_ROW(variant)                                                                  \
-        {"per-CPU atomic, raw id", slot_raw_##variant, words_total, SECTIONS},                \
-        {"per-CPU atomic, sched_getcpu", slot_getcpu_##variant, words_total, 0},              \
-        {"thread-local add", own_##variant, own_sum, 0},                                      \
-        {"shared atomic", shared_##variant, shared_total, 0},                                 \
+#define ADDS(variant)                                                                       \
+    {                                                                                       \
+        {"per-CPU add, unprotected", unprotected_##variant, words_total, SECTIONS | RACY},  \
+            {"this_cpu_inc", protected_##variant, words_total, 0},                          \
+            {"percpu_counter_inc", handle_##variant, handles_total, 0},                     \
+            LIBRSEQ_ROW(variant){"per-CPU atomic, raw id", slot_raw_##variant, words_total, \
+                                 SECTIONS},                                                 \
+            {"per-CPU atomic, sched_getcpu", slot_getcpu_##variant, words_total, 0},        \
+            {"thread-local add", own_##variant, own_sum, 0},                                \
+            {"shared atomic", shared_##variant, shared_total, 0},                           \
     }
 static const struct contender adds_one[] = ADDS(one);
 static const struct contender adds_turn[] = ADDS(turn);
@@ -321,8 +337,8 @@ static void words_make(void)
         fail("percpu_alloc: %s", strerror(errno));
 }
 
-static void add(const char *group, const struct contender *list, unsigned counters, unsigned threads,
-                int unpinned)
+static void add(const char *group, const struct contender *list, unsigned counters,
+                unsigned threads, int unpinned)
 {
     struct setting s = {threads, counters, unpinned || opt.unpinned, 0, 0, 0};
     words_make();
@@ -343,21 +359,33 @@ static void case_add(void)
     unsigned counters = opt.counters ? opt.counters : 1;
     add("add", counters > 1 ? adds_turn : adds_one, counters, threads_of(1), 0);
 }
-static void case_add_barrier(void) { add("add.barrier", adds_barrier, 1, threads_of(1), 0); }
+static void case_add_barrier(void)
+{
+    add("add.barrier", adds_barrier, 1, threads_of(1), 0);
+}
 static void case_add_turn(void)
 {
     add("add.counters", adds_turn, opt.counters ? opt.counters : 64, threads_of(1), 0);
 }
-static void case_add_threads(void) { add("add.threads", adds_one, 1, threads_of(ncpu), 0); }
-static void case_add_unpinned(void) { add("add.unpinned", adds_one, 1, threads_of(ncpu), 1); }
-static void case_add_crowd(void) { add("add.crowd", adds_one, 1, threads_of(4 * ncpu), 1); }
+static void case_add_threads(void)
+{
+    add("add.threads", adds_one, 1, threads_of(ncpu), 0);
+}
+static void case_add_unpinned(void)
+{
+    add("add.unpinned", adds_one, 1, threads_of(ncpu), 1);
+}
+static void case_add_crowd(void)
+{
+    add("add.crowd", adds_one, 1, threads_of(4 * ncpu), 1);
+}
 
 /* ---- events: many threads, sets of many events */
 
 enum { SETS = 50, SET_THREADS = 500, EVENTS = 1500, PICKS = 64 };
 static struct percpu_counters sets[SETS], parent, children_sets[SETS], shared_sets[SETS];
 static uint64_t *set_words[SETS]; /* per-CPU rows of the baselines */
-static unsigned picks[PICKS]; /* events in the order they happen */
+static unsigned picks[PICKS];     /* events in the order they happen */
 
 static void events_make(void)
 {
@@ -391,27 +419,34 @@ static uint64_t total_of_sets(struct percpu_counters *list, size_t n)
     }
     return sum;
 }
-static uint64_t sets_total(void) { return total_of_sets(sets, SETS); }
-static uint64_t children_total(void) { return total_of_sets(&parent, 1); }
-static uint64_t shared_sets_total(void) { return total_of_sets(shared_sets, SETS); }
+static uint64_t sets_total(void)
+{
+    return total_of_sets(sets, SETS);
+}
+static uint64_t children_total(void)
+{
+    return total_of_sets(&parent, 1);
+}
+static uint64_t shared_sets_total(void)
+{
+    return total_of_sets(shared_sets, SETS);
+}
 static uint64_t rows_total(void)
 {
     uint64_t sum = 0, *copy;
     for (int i = 0; i < SETS; i++)
-        percpu_for_each_copy(set_words[i], copy)
-            for (int e = 0; e < EVENTS; e++)
-                sum += copy[e];
+        percpu_for_each_copy(set_words[i], copy) for (int e = 0; e < EVENTS; e++) sum += copy[e];
     return sum;
 }
 
-#define EVENT_LOOP(name, setup, op)                              \
-    static NOINLINE void name(struct worker *w, uint64_t n)      \
-    {                                                            \
-        setup;                                                   \
-        const size_t mask_ = PICKS - 1;                          \
-        for (uint64_t i = 0; i < n; i += STEP) {                 \
-            NEXT16(op)                                           \
-        }                                                        \
+#define EVENT_LOOP(name, setup, op)                         \
+    static NOINLINE void name(struct worker *w, uint64_t n) \
+    {                                                       \
+        setup;                                              \
+        const size_t mask_ = PICKS - 1;                     \
+        for (uint64_t i = 0; i < n; i += STEP) {            \
+            NEXT16(op)                                      \
+        }                                                   \
     }
 #define ROWS_OF_SET uint64_t *p = set_words[w->id % SETS]
 #define EVENT_RAW(k) atomic_inc(at(&p[picks[k]], (unsigned)percpu_cpu_raw()));
@@ -458,7 +493,10 @@ static NOINLINE uint64_t sum_row(const percpu_word *row, size_t n)
         sum += row[i];
     return sum;
 }
-/* The same with vectors of 16 bytes, which every x86-64 and aarch64 has, two sums at a time: near what memory gives. */
+/*
+ * The same with vectors of 16 bytes, which every x86-64 and aarch64 has, two sums at a time: near
+ * what memory gives.
+ */
 typedef percpu_word vector __attribute__((vector_size(16), aligned(8), may_alias));
 static NOINLINE uint64_t sum_row_wide(const percpu_word *row, size_t n)
 {
@@ -475,12 +513,14 @@ static NOINLINE uint64_t sum_row_wide(const percpu_word *row, size_t n)
         sum += row[i];
     return sum;
 }
-static NOINLINE void add_row(percpu_word *__restrict out, const percpu_word *__restrict row, size_t n)
+static NOINLINE void add_row(percpu_word *__restrict out, const percpu_word *__restrict row,
+                             size_t n)
 {
     for (size_t i = 0; i < n; i++)
         out[i] += row[i];
 }
-static NOINLINE void add_row_wide(percpu_word *__restrict out, const percpu_word *__restrict row, size_t n)
+static NOINLINE void add_row_wide(percpu_word *__restrict out, const percpu_word *__restrict row,
+                                  size_t n)
 {
     size_t i = 0;
     for (; i + 4 <= n; i += 4) {
@@ -493,20 +533,20 @@ static NOINLINE void add_row_wide(percpu_word *__restrict out, const percpu_word
         out[i] += row[i];
 }
 
-#define READ_LOOP(name, op)                                       \
-    static NOINLINE void name(struct worker *w, uint64_t n)       \
-    {                                                             \
-        percpu_word *base = sets[0].chunk[0], *copy;              \
+#define READ_LOOP(name, op)                                         \
+    static NOINLINE void name(struct worker *w, uint64_t n)         \
+    {                                                               \
+        percpu_word *base = sets[0].chunk[0], *copy;                \
         size_t events_ = EVENTS; /* not for the compiler to know */ \
-        __asm__("" : "+r"(events_));                            \
-        (void)events_;                                            \
-        (void)w;                                                  \
-        (void)base;                                               \
-        (void)copy;                                               \
-        for (uint64_t i = 0; i < n; i++) {                        \
-            op;                                                   \
-            COMPILER_BARRIER();                                   \
-        }                                                         \
+        __asm__("" : "+r"(events_));                                \
+        (void)events_;                                              \
+        (void)w;                                                    \
+        (void)base;                                                 \
+        (void)copy;                                                 \
+        for (uint64_t i = 0; i < n; i++) {                          \
+            op;                                                     \
+            COMPILER_BARRIER();                                     \
+        }                                                           \
     }
 READ_LOOP(read_snapshot, percpu_counters_snapshot(&sets[0], out_words))
 READ_LOOP(read_loop, percpu_for_each_copy(base, copy) KEEP(sum_row(copy, events_)))
@@ -532,7 +572,8 @@ static void note_bandwidth(int first, int n, double bytes)
         double sum = 0;
         for (unsigned k = 0; k < results[i].reps; k++)
             sum += results[i].sample[k];
-        snprintf(results[i].note, sizeof results[i].note, "%.3g GB/s", bytes / (sum / results[i].reps));
+        snprintf(results[i].note, sizeof results[i].note, "%.3g GB/s",
+                 bytes / (sum / results[i].reps));
     }
 }
 
@@ -581,10 +622,24 @@ static inline uint64_t ordered_ticks(void)
 }
 LOOP(tscp_ticks, , KEEP(percpu_ticks());)
 LOOP(tscp_ordered, , KEEP(ordered_ticks());)
-LOOP(tscp_two, , { KEEP(percpu_cpu_raw()); KEEP(percpu_ticks()); })
-LOOP(tscp_exact, , { struct percpu_tscp t = percpu_tscp(); KEEP(t.ticks); KEEP(t.cpu); })
-LOOP(tscp_approx, , { struct percpu_tscp t = percpu_tscp_approx(); KEEP(t.ticks); KEEP(t.cpu); })
-LOOP(tscp_clock, struct timespec t, { clock_gettime(CLOCK_MONOTONIC, &t); KEEP(t.tv_nsec); })
+LOOP(tscp_two, , {
+    KEEP(percpu_cpu_raw());
+    KEEP(percpu_ticks());
+})
+LOOP(tscp_exact, , {
+    struct percpu_tscp t = percpu_tscp();
+    KEEP(t.ticks);
+    KEEP(t.cpu);
+})
+LOOP(tscp_approx, , {
+    struct percpu_tscp t = percpu_tscp_approx();
+    KEEP(t.ticks);
+    KEEP(t.cpu);
+})
+LOOP(tscp_clock, struct timespec t, {
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    KEEP(t.tv_nsec);
+})
 
 static const struct contender tscps[] = {
 #if defined(__x86_64__)
@@ -609,7 +664,11 @@ static void case_tscp(void)
 /* ---- gauge */
 
 static struct percpu_gauge gauge;
-static struct { double value; uint64_t ticks; pthread_mutex_t lock; } locked_gauge = {0, 0, PTHREAD_MUTEX_INITIALIZER};
+static struct {
+    double value;
+    uint64_t ticks;
+    pthread_mutex_t lock;
+} locked_gauge = {0, 0, PTHREAD_MUTEX_INITIALIZER};
 
 static inline void locked_set(double v)
 {
@@ -642,7 +701,10 @@ struct node {
     char payload[56];
 };
 static struct percpu_freelist cache;
-static struct { pthread_mutex_t lock; struct node *head; } locked = {PTHREAD_MUTEX_INITIALIZER, NULL};
+static struct {
+    pthread_mutex_t lock;
+    struct node *head;
+} locked = {PTHREAD_MUTEX_INITIALIZER, NULL};
 static uint64_t tagged __attribute__((aligned(64))); /* 48 bits of pointer, 16 of tag */
 static uint64_t nodes_made;
 
@@ -674,7 +736,10 @@ static inline void locked_push(struct node *n)
 
 /* An atomic stack with a count in the pointer's high bits against ABA; nodes are never unmapped. */
 #define TAG ((uint64_t)1 << 48)
-static inline struct node *tagged_node(uint64_t v) { return (struct node *)(uintptr_t)(v & (TAG - 1)); }
+static inline struct node *tagged_node(uint64_t v)
+{
+    return (struct node *)(uintptr_t)(v & (TAG - 1));
+}
 static inline struct node *tagged_pop(void)
 {
     uint64_t old = __atomic_load_n(&tagged, __ATOMIC_ACQUIRE), new;
@@ -683,7 +748,8 @@ static inline struct node *tagged_pop(void)
             return NULL;
         struct node *next = __atomic_load_n(&tagged_node(old)->next, __ATOMIC_RELAXED);
         new = (uint64_t)(uintptr_t)next | ((old & ~(TAG - 1)) + TAG);
-    } while (!__atomic_compare_exchange_n(&tagged, &old, new, 1, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE));
+    } while (
+        !__atomic_compare_exchange_n(&tagged, &old, new, 1, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE));
     return tagged_node(old);
 }
 static inline void tagged_push(struct node *n)
@@ -692,21 +758,26 @@ static inline void tagged_push(struct node *n)
     do {
         __atomic_store_n(&n->next, tagged_node(old), __ATOMIC_RELAXED);
         new = (uint64_t)(uintptr_t)n | (old & ~(TAG - 1));
-    } while (!__atomic_compare_exchange_n(&tagged, &old, new, 1, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+    } while (
+        !__atomic_compare_exchange_n(&tagged, &old, new, 1, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
 }
 
-#define POP_PUSH(pop, push)                                  \
-    {                                                        \
-        struct node *x = (struct node *)pop;                 \
-        if (__builtin_expect(!x, 0))                         \
-            x = node_make();                                 \
-        KEEP(x);                                             \
-        push;                                                \
+#define POP_PUSH(pop, push)                  \
+    {                                        \
+        struct node *x = (struct node *)pop; \
+        if (__builtin_expect(!x, 0))         \
+            x = node_make();                 \
+        KEEP(x);                             \
+        push;                                \
     }
 LOOP(list_percpu, , POP_PUSH(percpu_freelist_pop(&cache), percpu_freelist_push(&cache, x)))
 LOOP(list_locked, , POP_PUSH(locked_pop(), locked_push(x)))
 LOOP(list_tagged, , POP_PUSH(tagged_pop(), tagged_push(x)))
-LOOP(list_malloc, , { void *x = malloc(sizeof(struct node)); KEEP(x); free(x); })
+LOOP(list_malloc, , {
+    void *x = malloc(sizeof(struct node));
+    KEEP(x);
+    free(x);
+})
 
 static const struct contender lists[] = {
     {"percpu_freelist pop + push", list_percpu, NULL, 0},
@@ -725,7 +796,8 @@ static uint64_t nodes_found(void)
         found++;
     for (n = tagged_node(tagged); n; n = n->next)
         found++;
-    percpu_for_each_cpu(cpu) {
+    percpu_for_each_cpu(cpu)
+    {
         void *chain;
         (void)percpu_freelist_drain(&cache, cpu, &chain);
         for (; (n = (struct node *)chain) != NULL && found <= nodes_made; found++) {
@@ -753,30 +825,48 @@ static void freelist(const char *group, unsigned threads)
     target_set(first, "percpu_freelist pop + push", "list under a mutex", AT_LEAST, 5);
     target_set(first, "percpu_freelist pop + push", "atomic stack", AT_LEAST, 3);
 }
-static void case_freelist(void) { freelist("freelist", threads_of(1)); }
-static void case_freelist_threads(void) { freelist("freelist.threads", threads_of(ncpu)); }
+static void case_freelist(void)
+{
+    freelist("freelist", threads_of(1));
+}
+static void case_freelist_threads(void)
+{
+    freelist("freelist.threads", threads_of(ncpu));
+}
 
 /* ---- alloc */
 
 static size_t padded; /* the usual array of one cache line per CPU */
-LOOP(alloc_percpu, , { void *p = percpu_alloc(8, 8); KEEP(p); (void)percpu_free(p); })
-LOOP(alloc_malloc, , { void *p = malloc(8); KEEP(p); free(p); })
-LOOP(alloc_padded, const size_t size = padded, { void *p = calloc(1, size); KEEP(p); free(p); })
+LOOP(alloc_percpu, , {
+    void *p = percpu_alloc(8, 8);
+    KEEP(p);
+    (void)percpu_free(p);
+})
+LOOP(alloc_malloc, , {
+    void *p = malloc(8);
+    KEEP(p);
+    free(p);
+})
+LOOP(alloc_padded, const size_t size = padded, {
+    void *p = calloc(1, size);
+    KEEP(p);
+    free(p);
+})
 
 enum { BATCH = 4096 };
-#define ALLOC_BATCH(name, get, give)                                       \
-    static NOINLINE void name(struct worker *w, uint64_t n)                \
-    {                                                                      \
-        static void *p[BATCH];                                             \
-        (void)w;                                                           \
-        for (uint64_t done = 0; done < n;) {                               \
-            uint64_t m = n - done < BATCH ? n - done : BATCH;              \
-            for (uint64_t i = 0; i < m; i++)                               \
-                p[i] = get;                                                \
-            for (uint64_t i = 0; i < m; i++)                               \
-                (void)give;                                                \
-            done += m;                                                     \
-        }                                                                  \
+#define ALLOC_BATCH(name, get, give)                          \
+    static NOINLINE void name(struct worker *w, uint64_t n)   \
+    {                                                         \
+        static void *p[BATCH];                                \
+        (void)w;                                              \
+        for (uint64_t done = 0; done < n;) {                  \
+            uint64_t m = n - done < BATCH ? n - done : BATCH; \
+            for (uint64_t i = 0; i < m; i++)                  \
+                p[i] = get;                                   \
+            for (uint64_t i = 0; i < m; i++)                  \
+                (void)give;                                   \
+            done += m;                                        \
+        }                                                     \
     }
 ALLOC_BATCH(batch_percpu, percpu_alloc(8, 8), percpu_free(p[i]))
 ALLOC_BATCH(batch_malloc, malloc(8), (free(p[i]), 0))
@@ -835,7 +925,8 @@ static int without_system_calls(void (*run)(struct worker *, uint64_t))
     pid_t pid = fork();
     if (pid == 0) {
         run(&w, STEP); /* the first one may look around */
-        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
             _exit(1);
         run(&w, 1 << 20);
         _exit(0);
@@ -855,7 +946,8 @@ static void case_fallback(void)
     target_set(first, "this_cpu_inc", "per-CPU atomic, sched_getcpu", AT_MOST, 1);
     target_set(first, "percpu_counter_inc", "per-CPU atomic, sched_getcpu", AT_MOST, 1);
     if (without_system_calls(protected_one)) {
-        snprintf(results[add_row].note, sizeof results[add_row].note, "0 system calls in 1,048,576");
+        snprintf(results[add_row].note, sizeof results[add_row].note,
+                 "0 system calls in 1,048,576");
     } else {
         snprintf(results[add_row].note, sizeof results[add_row].note, "MAKES SYSTEM CALLS");
         results[add_row].failed = 1;
@@ -872,17 +964,20 @@ static void case_fallback_forced(void)
 /* ---- first_use */
 
 static uint64_t first_ns;
-static void *do_nothing(void *arg) { return arg; }
+static void *do_nothing(void *arg)
+{
+    return arg;
+}
 
 /* What clock_gettime itself takes is in both, and is taken off. */
-#define TIMED(name, op)                                                            \
-    static void *name(void *arg)                                                   \
-    {                                                                              \
-        uint64_t a = now(CLOCK_MONOTONIC), b = now(CLOCK_MONOTONIC);               \
-        op;                                                                        \
-        uint64_t c = now(CLOCK_MONOTONIC);                                         \
-        first_ns += c - b > b - a ? c - b - (b - a) : 0;                           \
-        return arg;                                                                \
+#define TIMED(name, op)                                              \
+    static void *name(void *arg)                                     \
+    {                                                                \
+        uint64_t a = now(CLOCK_MONOTONIC), b = now(CLOCK_MONOTONIC); \
+        op;                                                          \
+        uint64_t c = now(CLOCK_MONOTONIC);                           \
+        first_ns += c - b > b - a ? c - b - (b - a) : 0;             \
+        return arg;                                                  \
     }
 TIMED(first_inc, this_cpu_inc(*pc_words))
 TIMED(first_register, (void)percpu_thread_register())
@@ -899,9 +994,18 @@ static void in_threads(struct worker *w, uint64_t n, void *(*start)(void *))
     }
     w->measured = start == do_nothing ? now(CLOCK_MONOTONIC) - began : first_ns + 1;
 }
-static void use_thread(struct worker *w, uint64_t n) { in_threads(w, n, do_nothing); }
-static void use_first(struct worker *w, uint64_t n) { in_threads(w, n, first_inc); }
-static void use_register(struct worker *w, uint64_t n) { in_threads(w, n, first_register); }
+static void use_thread(struct worker *w, uint64_t n)
+{
+    in_threads(w, n, do_nothing);
+}
+static void use_first(struct worker *w, uint64_t n)
+{
+    in_threads(w, n, first_inc);
+}
+static void use_register(struct worker *w, uint64_t n)
+{
+    in_threads(w, n, first_register);
+}
 
 static const struct contender uses[] = {
     {"pthread_create + pthread_join", use_thread, NULL, WALL},
@@ -917,13 +1021,22 @@ static void first_use(const char *group)
     measure(group, uses, ARRAY_LENGTH(uses), &one_thread);
     opt.ops = ops;
 }
-static void case_first_use(void) { first_use("first_use"); }
-static void case_first_use_refused(void) { first_use("first_use.refused"); }
+static void case_first_use(void)
+{
+    first_use("first_use");
+}
+static void case_first_use_refused(void)
+{
+    first_use("first_use.refused");
+}
 
 /* ---- fence */
 
 static unsigned other_cpu, this_one;
-static void membarrier_all(void) { (void)syscall(SYS_membarrier, 1 << 3, 0, 0); }
+static void membarrier_all(void)
+{
+    (void)syscall(SYS_membarrier, 1 << 3, 0, 0);
+}
 LOOP(fence_system, , membarrier_all();)
 LOOP(fence_all, , (void)percpu_fence();)
 LOOP(fence_other, , (void)percpu_fence_cpu(other_cpu);)
@@ -1044,7 +1157,7 @@ static void *write_all(void *arg)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
-    CPU_SET((size_t)*(int *)arg, &set);
+    CPU_SET((size_t) * (int *)arg, &set);
     sched_setaffinity(0, sizeof set, &set);
     for (int i = 0; i < MANY; i++)
         this_cpu_inc(*many[i]);
@@ -1067,7 +1180,8 @@ static double resident(void)
         if (i && (uintptr_t)many[i] / page == (uintptr_t)many[i - 1] / page)
             continue;
         uint64_t *copy;
-        percpu_for_each_copy(many[i], copy) {
+        percpu_for_each_copy(many[i], copy)
+        {
             unsigned char in = 0;
             (void)mincore((void *)((uintptr_t)copy & ~(page - 1)), page, &in);
             bytes += in & 1 ? (double)page : 0;
@@ -1096,10 +1210,14 @@ static void case_memory_child(void)
     int first = n_rows;
     row_value("memory", "in the rows, per counter and CPU that used it", "bytes", resident() / per);
     row_value("memory", "resident growth, per counter and CPU", "bytes", rss / per);
-    row_value("memory", "handle: struct percpu_counter", "bytes", (double)sizeof(struct percpu_counter));
+    row_value("memory", "handle: struct percpu_counter", "bytes",
+              (double)sizeof(struct percpu_counter));
     target_set(first, "in the rows, per counter and CPU that used it", NULL, AT_MOST, 8);
 }
-static void case_memory(void) { run_child("memory.child", 0, 0); }
+static void case_memory(void)
+{
+    run_child("memory.child", 0, 0);
+}
 
 const struct bench_case cases[] = {
     {"cpu_id", "which CPU am I on", case_cpu_id, 0},
@@ -1118,7 +1236,8 @@ const struct bench_case cases[] = {
     {"freelist.threads", "the same, a thread per CPU", case_freelist_threads, 0},
     {"alloc", "per-CPU memory", case_alloc, 0},
     {"fallback", "operations with rseq refused", case_fallback, 1},
-    {"fallback.forced", "a file built without sections, in a process that has rseq", case_fallback_forced, 0},
+    {"fallback.forced", "a file built without sections, in a process that has rseq",
+     case_fallback_forced, 0},
     {"first_use", "a thread's first operation", case_first_use, 0},
     {"first_use.refused", "the same, with rseq refused", case_first_use_refused, 1},
     {"fence", "crossing CPUs, idle and busy", case_fence, 0},

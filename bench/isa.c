@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * isa LEVEL - can this CPU run code built for x86-64, x86-64-v2, -v3 or -v4? Built for the baseline, so that
- * it can say so itself, rather than an illegal instruction.
+ * isa LEVEL - can this CPU run code built for x86-64, x86-64-v2, -v3 or -v4? Built for the
+ * baseline, so that it can say so itself, rather than an illegal instruction.
  *
- * BENCH_ISA_ASSUME lists features, separated by commas, that a virtual machine hides from cpuid though the
- * CPU has them. Exit: 0 yes, 1 no, 2 what is that.
+ * BENCH_ISA_ASSUME lists features, separated by commas, that a virtual machine hides from cpuid
+ * though the CPU has them. Exit: 0 yes, 1 no, 2 what is that.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,10 @@ static int has_bit(unsigned leaf, int reg, int bit)
 /* Of vector registers, also whether the system saves them: __builtin_cpu_supports asks both. */
 static int has(int level, const char *missing[], int n)
 {
-    struct { int level, there; const char *name; } f[] = {
+    struct {
+        int level, there;
+        const char *name;
+    } f[] = {
         {2, has_bit(1, 2, 13), "cmpxchg16b"},
         {2, has_bit(0x80000001u, 2, 0), "lahf"},
         {2, __builtin_cpu_supports("popcnt"), "popcnt"},
@@ -48,7 +51,8 @@ static int has(int level, const char *missing[], int n)
     const char *assume = getenv("BENCH_ISA_ASSUME");
     int count = 0;
     for (size_t i = 0; i < sizeof f / sizeof *f; i++)
-        if (f[i].level <= level && !f[i].there && !(assume && strstr(assume, f[i].name)) && count < n)
+        if (f[i].level <= level && !f[i].there && !(assume && strstr(assume, f[i].name)) &&
+            count < n)
             missing[count++] = f[i].name;
     return count;
 }

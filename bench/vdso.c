@@ -8,7 +8,7 @@
 
 int (*vdso_getcpu)(unsigned *cpu, unsigned *node, void *unused);
 
-static const void *dynamic(const char *base, const ElfW(Dyn) *d, ElfW(Sxword) tag)
+static const void *dynamic(const char *base, const ElfW(Dyn) * d, ElfW(Sxword) tag)
 {
     for (; d->d_tag != DT_NULL; d++)
         if (d->d_tag == tag)
@@ -36,6 +36,7 @@ void vdso_find(void)
     for (; symbol && (const char *)symbol < names; symbol++) {
         const char *name = names + symbol->st_name;
         if (!strcmp(name, "__vdso_getcpu") || !strcmp(name, "__kernel_getcpu"))
-            vdso_getcpu = (int (*)(unsigned *, unsigned *, void *))(uintptr_t)(base + symbol->st_value);
+            vdso_getcpu =
+                (int (*)(unsigned *, unsigned *, void *))(uintptr_t)(base + symbol->st_value);
     }
 }

@@ -133,13 +133,6 @@ if have gcc; then
         done
     done
     end "files with and without PERCPU_FORCE_FALLBACK, NO_REGISTER, NO_SHORT_NAMES"
-    for mode in "-fPIE -pie" "-fno-pic -static"; do
-        part gcc first a.o "${mode% *}" -DPERCPU_NO_LINUX &&
-            part gcc second b.o "${mode% *}" || continue
-        main gcc "${mode% *}" -DUNLIKE -DPERCPU_NO_LINUX &&
-            program gcc "${mode#* }" "$tmp/main.o" "$tmp/a.o" "$tmp/b.o"
-    done
-    end "files with and without PERCPU_NO_LINUX"
     # An object belongs to files of one stride: the second file has counters of its own elsewhere.
     for mode in "-fPIE -pie" "-fno-pic -static"; do
         part gcc first a.o "${mode% *}" &&

@@ -12,14 +12,17 @@
 
 int main(int argc, char **argv)
 {
-    static const struct { const char *name; unsigned value; } errors[] = {
-        {"enosys", ENOSYS}, {"eperm", EPERM}, {"eacces", EACCES}, {"kill", 0}};
+    static const struct {
+        const char *name;
+        unsigned value;
+    } errors[] = {{"enosys", ENOSYS}, {"eperm", EPERM}, {"eacces", EACCES}, {"kill", 0}};
     unsigned action = SECCOMP_RET_ALLOW;
     if (argc < 3)
         goto usage;
     for (unsigned i = 0; i < sizeof errors / sizeof errors[0]; i++)
         if (!strcmp(argv[1], errors[i].name))
-            action = errors[i].value ? SECCOMP_RET_ERRNO | errors[i].value : SECCOMP_RET_KILL_PROCESS;
+            action =
+                errors[i].value ? SECCOMP_RET_ERRNO | errors[i].value : SECCOMP_RET_KILL_PROCESS;
     if (action == SECCOMP_RET_ALLOW)
         goto usage;
     {
@@ -30,7 +33,8 @@ int main(int argc, char **argv)
             BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
         };
         struct sock_fprog program = {sizeof code / sizeof code[0], code};
-        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
             perror("sandbox: prctl");
             return 77;
         }

@@ -16,8 +16,8 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#if PERCPU_RSEQ_SECTIONS && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv) \
-                             || defined(__powerpc64__) || defined(__s390x__))
+#if PERCPU_RSEQ_SECTIONS && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv) || \
+                             defined(__powerpc64__) || defined(__s390x__))
 #define SECTIONS_CAN_TRAP 1
 
 /* The linker's names for the ends of the descriptor section. */
@@ -122,9 +122,15 @@ __attribute__((unused)) static unsigned insn_length(const unsigned char *i)
     switch (*s++) {
     case 0x90: /* nop */
         return (unsigned)(s - i);
-    case 0x05: case 0x0d: case 0x25: case 0x3d: /* add, or, and, cmp: eax, imm32 */
+    case 0x05:
+    case 0x0d:
+    case 0x25:
+    case 0x3d: /* add, or, and, cmp: eax, imm32 */
         return (unsigned)(s - i) + 4;
-    case 0x72: case 0x73: case 0x74: case 0x75: /* jb, jae, je, jne */
+    case 0x72:
+    case 0x73:
+    case 0x74:
+    case 0x75: /* jb, jae, je, jne */
         return (unsigned)(s - i) + 1;
     case 0x0f:
         if (*s == 0x31) /* rdtsc */
@@ -132,15 +138,29 @@ __attribute__((unused)) static unsigned insn_length(const unsigned char *i)
         if (s[0] == 0xae && s[1] == 0xe8) /* lfence */
             return (unsigned)(s - i) + 2;
         return *s >= 0x72 + 0x10 && *s <= 0x75 + 0x10 ? (unsigned)(s - i) + 5 : 0;
-    case 0x01: case 0x03: case 0x09: case 0x0b: case 0x21: case 0x23: /* add, or, and */
-    case 0x31: case 0x33: case 0x39: case 0x3b: case 0x85:            /* xor, cmp, test */
-    case 0x89: case 0x8b: case 0x8d:                                  /* mov, lea */
-    case 0xd1: case 0xff:                                             /* shift by 1, inc */
+    case 0x01:
+    case 0x03:
+    case 0x09:
+    case 0x0b:
+    case 0x21:
+    case 0x23: /* add, or, and */
+    case 0x31:
+    case 0x33:
+    case 0x39:
+    case 0x3b:
+    case 0x85: /* xor, cmp, test */
+    case 0x89:
+    case 0x8b:
+    case 0x8d: /* mov, lea */
+    case 0xd1:
+    case 0xff: /* shift by 1, inc */
         break;
-    case 0x83: case 0xc1: /* arithmetic, shift: imm8 */
+    case 0x83:
+    case 0xc1: /* arithmetic, shift: imm8 */
         imm = 1;
         break;
-    case 0x81: case 0xc7: /* arithmetic, mov: imm32 */
+    case 0x81:
+    case 0xc7: /* arithmetic, mov: imm32 */
         imm = 4;
         break;
     default:
@@ -184,8 +204,8 @@ __attribute__((unused)) static int insn_is_exit(const unsigned char *i)
 
 /*
  * Instruction boundaries of a section: [0, start) arm it, [start, post) are inside, [post] after.
- * Where the inside starts is not taken from the descriptor, which may be wrong about it: right after
- * the first store, which arms.
+ * Where the inside starts is not taken from the descriptor, which may be wrong about it: right
+ * after the first store, which arms.
  */
 #define MAX_BOUNDARIES 32
 struct boundaries {

@@ -120,12 +120,14 @@ static void print_json(const struct worker *w, const char *sentence)
 
 static void print_table(const struct worker *w, const char *sentence)
 {
-    printf("%6s %9s %5s %5s  %-9s %9s  %s\n", "cpu", "reported", "node", "cid", "mode", "reads", "match");
+    printf("%6s %9s %5s %5s  %-9s %9s  %s\n", "cpu", "reported", "node", "cid", "mode", "reads",
+           "match");
     for (unsigned i = 0; i < nr_allowed; i++) {
         printf("%6u %9u %5u %5u  %-9s %9lu  ", w[i].cpu, w[i].reported, w[i].node, w[i].cid,
                mode_name(&w[i]), w[i].reads);
         if (w[i].mismatches)
-            printf("NO: %lu times, first on CPU %u: %u\n", w[i].mismatches, w[i].wrong_cpu, w[i].wrong_id);
+            printf("NO: %lu times, first on CPU %u: %u\n", w[i].mismatches, w[i].wrong_cpu,
+                   w[i].wrong_id);
         else
             printf("yes\n");
     }
@@ -150,9 +152,9 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--json")) {
             json = 1;
-        } else if (!strcmp(argv[i], "--expect") && i + 1 < argc
-                   && (!strcmp(argv[i + 1], "fallback") || !strcmp(argv[i + 1], "libc")
-                       || !strcmp(argv[i + 1], "own"))) {
+        } else if (!strcmp(argv[i], "--expect") && i + 1 < argc &&
+                   (!strcmp(argv[i + 1], "fallback") || !strcmp(argv[i + 1], "libc") ||
+                    !strcmp(argv[i + 1], "own"))) {
             expect = argv[++i];
         } else if (!strcmp(argv[i], "--help")) {
             usage(stdout);
@@ -174,7 +176,8 @@ int main(int argc, char **argv)
     }
     __atomic_store_n(&start_gate, 1, __ATOMIC_RELEASE);
     if (isatty(2))
-        for (unsigned long n, all = (unsigned long)nr_allowed * nr_allowed; !failed; usleep(100000)) {
+        for (unsigned long n, all = (unsigned long)nr_allowed * nr_allowed; !failed;
+             usleep(100000)) {
             n = (unsigned long)percpu_counter_sum(&done);
             fprintf(stderr, "\r%lu of %lu moves%s", n, all, n >= all ? "\n" : "");
             if (n >= all)

@@ -10,8 +10,8 @@
 
 static int tap_count, tap_failed;
 
-__attribute__((format(printf, 4, 5), unused))
-static int tap_ok(int pass, const char *file, int line, const char *fmt, ...)
+__attribute__((format(printf, 4, 5), unused)) static int tap_ok(int pass, const char *file,
+                                                                int line, const char *fmt, ...)
 {
     va_list ap;
     printf("%s %d - ", pass ? "ok" : "not ok", ++tap_count);
@@ -29,15 +29,16 @@ static int tap_ok(int pass, const char *file, int line, const char *fmt, ...)
 #define ok(pass, ...) tap_ok(!!(pass), __FILE__, __LINE__, __VA_ARGS__)
 
 /* Compare as unsigned long, and show both. */
-__attribute__((unused))
-static int tap_is(unsigned long got, unsigned long want, const char *file, int line, const char *name)
+__attribute__((unused)) static int tap_is(unsigned long got, unsigned long want, const char *file,
+                                          int line, const char *name)
 {
     int pass = tap_ok(got == want, file, line, "%s", name);
     if (!pass)
         printf("#   got %lu (%ld), expected %lu (%ld)\n", got, (long)got, want, (long)want);
     return pass;
 }
-#define is(got, want, name) tap_is((unsigned long)(got), (unsigned long)(want), __FILE__, __LINE__, name)
+#define is(got, want, name) \
+    tap_is((unsigned long)(got), (unsigned long)(want), __FILE__, __LINE__, name)
 
 /* A line of explanation; not a result. */
 __attribute__((format(printf, 1, 2), unused)) static void note(const char *fmt, ...)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Per-CPU memory: what percpu_alloc() promises and percpu_free() refuses; objects that never overlap,
- * found out by tagging every copy; the same with threads, signal handlers and forks in the middle.
+ * Per-CPU memory: what percpu_alloc() promises and percpu_free() refuses; objects that never
+ * overlap, found out by tagging every copy; the same with threads, signal handlers and forks in
+ * the middle.
  *
  * Goes red, for example, where a claim takes granules that are in use, where a copy is not zeroed,
  * where a failed allocation keeps its mapping, where a freed object's place is not found again.
@@ -71,7 +72,10 @@ static unsigned granules_in_use(void)
     return n;
 }
 
-static unsigned rows_of(const void *p) { return 2 * percpu_priv_arena_of(p)->rows; }
+static unsigned rows_of(const void *p)
+{
+    return 2 * percpu_priv_arena_of(p)->rows;
+}
 
 /* Both banks, used or not. */
 static int all_zero(const void *p, size_t size)
@@ -247,7 +251,8 @@ static void frees(void)
     ok(imitation, "also where the object's content looks like an arena's description");
     ok(percpu_free(whole) == 0, "it is freed by its own address");
     ok(percpu_free(p) == 0 && not_ours(p), "double free: EINVAL");
-    ok(not_ours(p + 1) && percpu_free(neighbour) == 0 && not_ours(neighbour), "whatever is left of it");
+    ok(not_ours(p + 1) && percpu_free(neighbour) == 0 && not_ours(neighbour),
+       "whatever is left of it");
     free(on_heap);
     is(granules_in_use(), 0, "and what was allocated is free");
 }
@@ -264,8 +269,7 @@ static void zeroed(void)
                 char *p = (char *)percpu_alloc(sizes[s], 8), *copy;
                 if (mixed)
                     (void)percpu_priv_fallback_copy(p); /* from now on both banks are in use */
-                percpu_for_each_copy(p, copy)
-                    memset(copy, 0xa5, sizes[s]);
+                percpu_for_each_copy(p, copy) memset(copy, 0xa5, sizes[s]);
                 percpu_free(p);
                 char *q = (char *)percpu_alloc(sizes[s], 8);
                 same_place &= p == q;
@@ -374,7 +378,8 @@ static void *model(void *arg)
         } else if (next_random(&seed) % 8 == 0) {
             struct owned *give = (struct owned *)malloc(sizeof *give), *get;
             *give = *o;
-            get = __atomic_exchange_n(&exchange[next_random(&seed) % EXCHANGE], give, __ATOMIC_ACQ_REL);
+            get = __atomic_exchange_n(&exchange[next_random(&seed) % EXCHANGE], give,
+                                      __ATOMIC_ACQ_REL);
             o->p = (uint64_t *)0;
             if (get)
                 *o = *get;
@@ -459,8 +464,8 @@ static int start_timer(int sig, long us, int *id)
     event.signo = sig;
     event.notify = 4; /* SIGEV_THREAD_ID */
     event.tid = (int)syscall(SYS_gettid);
-    return syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, id) == 0
-           && syscall(SYS_timer_settime, *id, 0, &every, (void *)0) == 0;
+    return syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, id) == 0 &&
+           syscall(SYS_timer_settime, *id, 0, &every, (void *)0) == 0;
 }
 
 static void in_handlers(void)
@@ -596,7 +601,8 @@ static int starve(void)
     if (percpu_free(p) || percpu_alloc(PERCPU_STRIDE, 8) != p || !all_zero(p, PERCPU_STRIDE))
         return 8;
     setrlimit(RLIMIT_AS, &old);
-    if (!(p = percpu_alloc(PERCPU_STRIDE, 8)) || arenas() != lists + 1 || !all_zero(p, PERCPU_STRIDE))
+    if (!(p = percpu_alloc(PERCPU_STRIDE, 8)) || arenas() != lists + 1 ||
+        !all_zero(p, PERCPU_STRIDE))
         return 9;
     return 0;
 }

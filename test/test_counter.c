@@ -3,8 +3,8 @@
  * Counters: ready when zeroed, exact sums and takes while others add, first use by many threads at
  * once and without memory.
  *
- * Goes red, for example, where the loser of a first use keeps its memory, where an add that found no
- * memory is dropped, where a take computes its sum before it knows the last one.
+ * Goes red, for example, where the loser of a first use keeps its memory, where an add that found
+ * no memory is dropped, where a take computes its sum before it knows the last one.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -275,7 +275,8 @@ static void *reader(void *arg)
     int more = 1;
     while (more) {
         more = __atomic_load_n(&adders_left, __ATOMIC_ACQUIRE) != 0;
-        percpu_word low = progress_sum(0), sum = percpu_counter_sum(&shared), high = progress_sum(1);
+        percpu_word low = progress_sum(0), sum = percpu_counter_sum(&shared),
+                    high = progress_sum(1);
         s->reads++;
         s->too_low += sum < low;
         s->too_high += sum > high;

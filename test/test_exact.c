@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every operation on shared objects by more threads than CPUs, where all threads have rseq, none has,
- * and half of them have: the results equal what the threads counted for themselves. A timer
+ * Every operation on shared objects by more threads than CPUs, where all threads have rseq, none
+ * has, and half of them have: the results equal what the threads counted for themselves. A timer
  * interrupts each thread; its handler gives the CPU away, so that another thread acts on the same
  * copy between an abort and the new start.
  *
@@ -92,8 +92,8 @@ static int start_timer(int sig, long us, int *id)
     event.signo = sig;
     event.notify = 4; /* SIGEV_THREAD_ID */
     event.tid = (int)syscall(SYS_gettid);
-    return syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, id) == 0
-           && syscall(SYS_timer_settime, *id, 0, &every, (void *)0) == 0;
+    return syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, id) == 0 &&
+           syscall(SYS_timer_settime, *id, 0, &every, (void *)0) == 0;
 }
 
 #if PERCPU_RSEQ_PORTED
@@ -105,16 +105,17 @@ static int refuse_rseq(void)
         uint8_t jump_true, jump_false;
         uint32_t k;
     } code[] = {
-        {0x20, 0, 0, 0},                      /* load the number */
-        {0x15, 0, 1, PERCPU_RSEQ_SYSCALL},    /* is it rseq? */
-        {0x06, 0, 0, 0x00050000u | EPERM},    /* then an error */
-        {0x06, 0, 0, 0x7fff0000u},            /* or allow */
+        {0x20, 0, 0, 0},                   /* load the number */
+        {0x15, 0, 1, PERCPU_RSEQ_SYSCALL}, /* is it rseq? */
+        {0x06, 0, 0, 0x00050000u | EPERM}, /* then an error */
+        {0x06, 0, 0, 0x7fff0000u},         /* or allow */
     };
     struct {
         unsigned short length;
         struct instruction *code;
     } program = {4, code};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(22 /* PR_SET_SECCOMP */, 2, &program) == 0;
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(22 /* PR_SET_SECCOMP */, 2, &program) == 0;
 }
 #endif
 
@@ -231,7 +232,8 @@ static void exact(enum who who, const char *name)
         all.counter += w->counter;
         tokens_seen[w->held <= n ? w->held : 0]++;
     }
-    percpu_for_each_copy(object, copy) {
+    percpu_for_each_copy(object, copy)
+    {
         const percpu_word last = copy->returned;
         sum.added32 += copy->added32;
         sum.added += copy->added;
@@ -242,12 +244,12 @@ static void exact(enum who who, const char *name)
     }
     for (unsigned i = 1; i <= n; i++)
         lost += tokens_seen[i] != 1;
-    note("%s: %u threads, %u on sections, %u on the fallback, %lu aborts so far", name, n, all.on_sections,
-         all.on_fallback, percpu_status().aborts);
-#define EXACT(got, want, what) \
-    do { \
+    note("%s: %u threads, %u on sections, %u on the fallback, %lu aborts so far", name, n,
+         all.on_sections, all.on_fallback, percpu_status().aborts);
+#define EXACT(got, want, what)                             \
+    do {                                                   \
         snprintf(text, sizeof text, "%s: %s", name, what); \
-        is(got, want, text); \
+        is(got, want, text);                               \
     } while (0)
     EXACT(sum.added32, all.added32, "32-bit adds");
     EXACT(sum.added, all.added, "adds and subs of a word");
@@ -262,8 +264,7 @@ static void exact(enum who who, const char *name)
     if (who == HALF)
         ok(all.on_fallback > 0, "half: some threads were on the fallback");
     percpu_counter_destroy(&counter);
-    percpu_for_each_copy(object, copy)
-        memset(copy, 0, sizeof *copy);
+    percpu_for_each_copy(object, copy) memset(copy, 0, sizeof *copy);
     percpu_free(object);
 }
 
@@ -282,7 +283,8 @@ int main(void)
             cpus[n_cpus++] = cpu;
     sections = percpu_status().mode != PERCPU_MODE_FALLBACK;
     exact(ALL, "all");
-    for (int more = 0; sections && percpu_status().aborts == 0 && more < (HOLDS_SIGNALS ? 2 : 20); more++)
+    for (int more = 0; sections && percpu_status().aborts == 0 && more < (HOLDS_SIGNALS ? 2 : 20);
+         more++)
         exact(ALL, "all again, since no section was aborted");
     exact(HALF, "half");
     exact(NONE, "none");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The end of a thread. musl unmaps a detached thread's memory before the thread's last system call:
- * an area that is still registered then ends the process. Destructors and handlers that run after the
- * area was given back take the fallback, and never register again.
+ * an area that is still registered then ends the process. Destructors and handlers that run after
+ * the area was given back take the fallback, and never register again.
  *
  * Seen to fail: without the exit hook (crash); with registration in a thread that has cancellation
  * disabled (crash).

@@ -3,8 +3,9 @@
  * CPU numbers beyond the table: never used as an index, and the results are exact through the
  * fallback; and the table's size, from all kinds of lists of possible CPUs.
  *
- * Goes red, for example, where a section does not compare the number with its bound, where a counter
- * is bounded by the process's table instead of its own rows, where a list is read as a count.
+ * Goes red, for example, where a section does not compare the number with its bound, where a
+ * counter is bounded by the process's table instead of its own rows, where a list is read as a
+ * count.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -43,7 +44,9 @@ static unsigned highest_cpu(void)
     return highest;
 }
 
-/* Each in a child, since the size of the table is found once per process. Return: its exit status. */
+/*
+ * Each in a child, since the size of the table is found once per process. Return: its exit status.
+ */
 static int in_child(int (*test)(void))
 {
     int status = -1;
@@ -83,12 +86,14 @@ static int adds_are_exact(void)
             return 0;
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], (void **)0);
-    percpu_for_each_copy(word, copy)
-        sum += *copy;
+    percpu_for_each_copy(word, copy) sum += *copy;
     return sum == 2 * THREADS * ROUNDS && percpu_counter_sum(&counter) == THREADS * ROUNDS;
 }
 
-/* The table has one row; row 1, which a section without a bound would take, belongs to the fallback. */
+/*
+ * The table has one row; row 1, which a section without a bound would take, belongs to the
+ * fallback.
+ */
 static int one_row(void)
 {
     beyond = highest_cpu();
@@ -164,7 +169,7 @@ static void whitebox(void)
 
 /* ---- Lists of possible CPUs, by way of a file of ours that hides the real one */
 
-static const char *list;    /* what the file says; NULL: nothing is to be read */
+static const char *list; /* what the file says; NULL: nothing is to be read */
 static unsigned want, allowed_cpu;
 
 static int write_all(const char *path, const char *text)
@@ -184,16 +189,19 @@ static int hide_list(void)
 {
     char name[] = "/tmp/percpu-possible-XXXXXX";
     int fd, good;
-    if (syscall(SYS_unshare, 0x00020000 /* CLONE_NEWNS */)
-        || mount("none", "/", (const char *)0, MS_REC | MS_PRIVATE, (const void *)0))
+    if (syscall(SYS_unshare, 0x00020000 /* CLONE_NEWNS */) ||
+        mount("none", "/", (const char *)0, MS_REC | MS_PRIVATE, (const void *)0))
         return NOT_PERMITTED;
     if (!list) /* reads of it fail */
-        return mount("/proc/self/mem", POSSIBLE, (const char *)0, MS_BIND, (const void *)0) ? NOT_PERMITTED : 0;
+        return mount("/proc/self/mem", POSSIBLE, (const char *)0, MS_BIND, (const void *)0)
+                   ? NOT_PERMITTED
+                   : 0;
     fd = mkstemp(name);
     if (fd < 0)
         return NOT_PERMITTED;
     close(fd);
-    good = write_all(name, list) && mount(name, POSSIBLE, (const char *)0, MS_BIND, (const void *)0) == 0;
+    good = write_all(name, list) &&
+           mount(name, POSSIBLE, (const char *)0, MS_BIND, (const void *)0) == 0;
     unlink(name);
     return good ? 0 : NOT_PERMITTED;
 }
@@ -227,8 +235,9 @@ static void one_list(const char *text, unsigned expected, const char *name)
 
 static int no_sysfs(void)
 {
-    if (syscall(SYS_unshare, 0x00020000) || mount("none", "/", (const char *)0, MS_REC | MS_PRIVATE, (const void *)0)
-        || mount("none", "/sys/devices/system/cpu", "tmpfs", 0, (const void *)0))
+    if (syscall(SYS_unshare, 0x00020000) ||
+        mount("none", "/", (const char *)0, MS_REC | MS_PRIVATE, (const void *)0) ||
+        mount("none", "/sys/devices/system/cpu", "tmpfs", 0, (const void *)0))
         return NOT_PERMITTED;
     return pin(allowed_cpu) && percpu_nr_cpus() == allowed_cpu + 1 ? 0 : 1;
 }
@@ -264,10 +273,12 @@ static void lists(void)
     one_list("0,2-3", 4, "list without a newline");
     one_list("0-127,4095\n", 4096, "list with a far number");
     one_list(very_long, 999, "a list of many numbers");
-    one_list("0-99999999\n", 65536, "a number that is too large for any kernel: the most that is supported");
+    one_list("0-99999999\n", 65536,
+             "a number that is too large for any kernel: the most that is supported");
     one_list("", allowed_cpu + 1, "an empty file: the CPUs that may be used");
     one_list("garbage\n", allowed_cpu + 1, "no number in it: the CPUs that may be used");
-    one_list((const char *)0, allowed_cpu + 1, "a file that cannot be read: the CPUs that may be used");
+    one_list((const char *)0, allowed_cpu + 1,
+             "a file that cannot be read: the CPUs that may be used");
     allowed_cpu = 0;
     one_list((const char *)0, 1, "which are only CPU 0");
     allowed_cpu = highest_cpu();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What memory costs: 8 bytes per counter and CPU that used it, page-rounded; rows that nobody touches,
- * nothing; and what is freed does not accumulate.
+ * What memory costs: 8 bytes per counter and CPU that used it, page-rounded; rows that nobody
+ * touches, nothing; and what is freed does not accumulate.
  *
  * Goes red, for example, where an allocation touches all rows, where freeing writes rows that were
  * never written, where empty arenas keep their pages.
@@ -19,8 +19,8 @@
 #include "tap.h"
 
 /*
- * Resident kilobytes of anonymous memory; 0 where the file is missing. Not statm's, which lag behind,
- * nor all that is resident: libc's pages come as they are first used.
+ * Resident kilobytes of anonymous memory; 0 where the file is missing. Not statm's, which lag
+ * behind, nor all that is resident: libc's pages come as they are first used.
  */
 static unsigned long resident(void)
 {
@@ -42,12 +42,14 @@ static int reading_is_free(void)
 {
     const size_t size = 1 << 20;
     unsigned long before = resident();
-    volatile char *p =
-        (volatile char *)mmap((void *)0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    volatile char *p = (volatile char *)mmap((void *)0, size, PROT_READ | PROT_WRITE,
+                                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     unsigned sum = 0;
     for (size_t i = 0; i < size; i += 4096)
         sum += (unsigned)p[i];
-    return sum == 0 && resident() < before + 64;
+    unsigned long after = resident();
+    munmap((void *)(uintptr_t)p, size);
+    return sum == 0 && after < before + 64;
 }
 
 static unsigned arenas(void)
@@ -93,7 +95,8 @@ static void many_counters(void)
      * Per arena: the pages of one row, and one page of description. Beside it 16 pages for what
      * a thread's first run brings: its stack, libc's data.
      */
-    const unsigned long row = COUNTERS * 8 / 1024, arenas_used = (COUNTERS * 8 + PERCPU_STRIDE - 1) / PERCPU_STRIDE;
+    const unsigned long row = COUNTERS * 8 / 1024,
+                        arenas_used = (COUNTERS * 8 + PERCPU_STRIDE - 1) / PERCPU_STRIDE;
     const unsigned long description = PERCPU_PRIV_ARENA_SIZE / 1024;
     const unsigned long most = arenas_used * (PERCPU_STRIDE / 1024 + description) + 64;
     unsigned long before, first, second, wrong = 0, cpu = 0;
@@ -106,7 +109,8 @@ static void many_counters(void)
     before = resident();
     use_on((unsigned)cpu);
     first = resident();
-    note("%d counters, one CPU: %lu KiB more, where 8 bytes each are %lu KiB", COUNTERS, first - before, row);
+    note("%d counters, one CPU: %lu KiB more, where 8 bytes each are %lu KiB", COUNTERS,
+         first - before, row);
     ok(first - before >= row, "used on one CPU they take their bytes");
     ok(first - before <= most, "and no more, page-rounded");
     is(arenas(), arenas_used, "they are packed");
@@ -129,12 +133,14 @@ static void many_counters(void)
     if (reading_is_free())
         ok(first <= second + 64, "reading all rows costs nothing");
     else
-        skip("reading all rows costs nothing", "this kernel gives pages also to those who only read");
+        skip("reading all rows costs nothing",
+             "this kernel gives pages also to those who only read");
     for (unsigned i = 0; i < COUNTERS; i++)
         percpu_counter_destroy(&counters[i]);
     note("freed: %ld KiB beside what there was before", (long)(resident() - before));
     /* All descriptions, and the rows of the arena that the next allocation will use. */
-    ok(resident() <= before + arenas_used * description + 2 * percpu_nr_cpus() * PERCPU_STRIDE / 1024 + 64,
+    ok(resident() <=
+           before + arenas_used * description + 2 * percpu_nr_cpus() * PERCPU_STRIDE / 1024 + 64,
        "freed, they give their pages back");
     is(arenas(), arenas_used, "and all that is new is the arenas that they were in");
 }
@@ -153,7 +159,8 @@ static void untouched(void)
         objects[i] = percpu_alloc(PERCPU_STRIDE, 8);
     after = resident();
     maps = arenas() - maps;
-    ok(after - before <= maps * PERCPU_PRIV_ARENA_SIZE / 1024 + 64, "rows that nobody touches cost nothing");
+    ok(after - before <= maps * PERCPU_PRIV_ARENA_SIZE / 1024 + 64,
+       "rows that nobody touches cost nothing");
     for (int i = 0; i < N; i++)
         percpu_free(objects[i]);
     ok(resident() <= after + 64, "also when they are freed");
@@ -200,7 +207,8 @@ static void random_order(void)
     size_t size;
     n_slots = mib_of_counters * (percent ? strtoul(percent, (char **)0, 10) : 100) * 1048576 / 800;
     size = (n_slots + 512) * sizeof *slots;
-    slots = (uint64_t **)mmap((void *)0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    slots = (uint64_t **)mmap((void *)0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                              -1, 0);
     memset(slots, 1, size);
     after[0] = resident();
     for (int round = 1; round < 3; round++) {
@@ -216,9 +224,10 @@ static void random_order(void)
     is(failures, 0, "all were allocated and freed");
     /* Threads that meet may each bring an arena: at most one per thread and round, of one page. */
     ok(maps[2] <= maps[1] + THREADS, "the second round lives on the arenas of the first");
-    ok(after[2] <= after[1] + 256 + THREADS * PERCPU_PRIV_ARENA_SIZE / 1024, "and leaves nothing behind");
-    ok(after[1] <= after[0] + maps[1] * PERCPU_PRIV_ARENA_SIZE / 1024
-                       + 2 * percpu_nr_cpus() * PERCPU_STRIDE / 1024 + 512,
+    ok(after[2] <= after[1] + 256 + THREADS * PERCPU_PRIV_ARENA_SIZE / 1024,
+       "and leaves nothing behind");
+    ok(after[1] <= after[0] + maps[1] * PERCPU_PRIV_ARENA_SIZE / 1024 +
+                       2 * percpu_nr_cpus() * PERCPU_STRIDE / 1024 + 512,
        "what stays is the arenas' descriptions");
     munmap(slots, size);
 }

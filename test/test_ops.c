@@ -67,65 +67,73 @@ static int wrong;
 static void same(uint64_t got, uint64_t want, const char *what, int line)
 {
     if (got != want && wrong++ < 10)
-        note("line %d: %s: got %#lx, expected %#lx", line, what, (unsigned long)got, (unsigned long)want);
+        note("line %d: %s: got %#lx, expected %#lx", line, what, (unsigned long)got,
+             (unsigned long)want);
 }
 #define SAME(got, want, what) same((uint64_t)(got), (uint64_t)(want), what, __LINE__)
 
 /* Literals, so that the compiler may make immediates of them. */
-#define CONSTANTS(X)                                                                      \
-    X(1) X(-1) X(-129) X(0x7fffffff) X(0x80000000u) X(0xffffffffu) X((int64_t)1 << 40)    \
-    X(INT64_MIN) X(UINT64_C(0xffffffff80000000))
+#define CONSTANTS(X)                                                                     \
+    X(1)                                                                                 \
+    X(-1)                                                                                \
+    X(-129) X(0x7fffffff) X(0x80000000u) X(0xffffffffu) X((int64_t)1 << 40) X(INT64_MIN) \
+        X(UINT64_C(0xffffffff80000000))
 
-/* For operands that go the same way as one of those with all constants: compilers take their time. */
+/*
+ * For operands that go the same way as one of those with all constants: compilers take their time.
+ */
 #define SOME(X) X(-1) X(0x80000000u) X(INT64_MIN)
 
-static volatile uint64_t starts[] = {0, 1, 0x7fffffff, 0x80000000u, 0xffffffffu, UINT64_C(1) << 40,
-                                     INT64_MAX, UINT64_C(1) << 63, UINT64_MAX};
+static volatile uint64_t starts[] = {0,           1,
+                                     0x7fffffff,  0x80000000u,
+                                     0xffffffffu, UINT64_C(1) << 40,
+                                     INT64_MAX,   UINT64_C(1) << 63,
+                                     UINT64_MAX};
 static volatile uint64_t opaque;
 
 /* One constant on operand @x of type T, computed in U; A: what the type is added to with. */
-#define ON_ONE(T, U, A, x, start, c)                                                      \
-    do {                                                                                  \
-        const U s = (U)(start), v = (U)(c);                                               \
-        this_cpu_write(x, (T)s);                                                          \
-        SAME((U)this_cpu_read(x), s, "write and read");                                   \
-        this_cpu_add(x, (A)(c));                                                          \
-        SAME((U)this_cpu_read(x), (U)(s + v), "add " #c);                                 \
-        this_cpu_sub(x, (A)(c));                                                          \
-        SAME((U)this_cpu_read(x), s, "sub " #c);                                          \
-        this_cpu_sub(x, (A)opaque);                                                       \
-        SAME((U)this_cpu_read(x), (U)(s - (U)opaque), "sub of a variable");               \
-        this_cpu_add(x, (A)opaque);                                                       \
-        SAME((U)this_cpu_add_return(x, (A)(c)), (U)(s + v), "add_return " #c);            \
-        SAME((U)this_cpu_read(x), (U)(s + v), "add_return stored " #c);                   \
-        this_cpu_inc(x);                                                                  \
-        SAME((U)this_cpu_read(x), (U)(s + v + 1), "inc");                                 \
-        this_cpu_dec(x);                                                                  \
-        SAME((U)this_cpu_read(x), (U)(s + v), "dec");                                     \
-        this_cpu_write(x, (T)s);                                                          \
-        this_cpu_or(x, (A)(c));                                                           \
-        SAME((U)this_cpu_read(x), (U)(s | v), "or " #c);                                  \
-        this_cpu_write(x, (T)s);                                                          \
-        this_cpu_and(x, (A)(c));                                                          \
-        SAME((U)this_cpu_read(x), (U)(s & v), "and " #c);                                 \
-        this_cpu_write(x, (T)(U)(c));                                                     \
-        SAME((U)this_cpu_read(x), v, "write " #c);                                        \
-        SAME((U)this_cpu_xchg(x, (T)s), v, "xchg returns the old value");                 \
-        SAME((U)this_cpu_xchg(x, (T)(U)(c)), s, "xchg stored");                           \
-        SAME((U)this_cpu_cmpxchg(x, (T)(U)(c), (T)s), v, "cmpxchg that matches");         \
-        SAME((U)this_cpu_read(x), s, "cmpxchg stored");                                   \
+#define ON_ONE(T, U, A, x, start, c)                                                       \
+    do {                                                                                   \
+        const U s = (U)(start), v = (U)(c);                                                \
+        this_cpu_write(x, (T)s);                                                           \
+        SAME((U)this_cpu_read(x), s, "write and read");                                    \
+        this_cpu_add(x, (A)(c));                                                           \
+        SAME((U)this_cpu_read(x), (U)(s + v), "add " #c);                                  \
+        this_cpu_sub(x, (A)(c));                                                           \
+        SAME((U)this_cpu_read(x), s, "sub " #c);                                           \
+        this_cpu_sub(x, (A)opaque);                                                        \
+        SAME((U)this_cpu_read(x), (U)(s - (U)opaque), "sub of a variable");                \
+        this_cpu_add(x, (A)opaque);                                                        \
+        SAME((U)this_cpu_add_return(x, (A)(c)), (U)(s + v), "add_return " #c);             \
+        SAME((U)this_cpu_read(x), (U)(s + v), "add_return stored " #c);                    \
+        this_cpu_inc(x);                                                                   \
+        SAME((U)this_cpu_read(x), (U)(s + v + 1), "inc");                                  \
+        this_cpu_dec(x);                                                                   \
+        SAME((U)this_cpu_read(x), (U)(s + v), "dec");                                      \
+        this_cpu_write(x, (T)s);                                                           \
+        this_cpu_or(x, (A)(c));                                                            \
+        SAME((U)this_cpu_read(x), (U)(s | v), "or " #c);                                   \
+        this_cpu_write(x, (T)s);                                                           \
+        this_cpu_and(x, (A)(c));                                                           \
+        SAME((U)this_cpu_read(x), (U)(s & v), "and " #c);                                  \
+        this_cpu_write(x, (T)(U)(c));                                                      \
+        SAME((U)this_cpu_read(x), v, "write " #c);                                         \
+        SAME((U)this_cpu_xchg(x, (T)s), v, "xchg returns the old value");                  \
+        SAME((U)this_cpu_xchg(x, (T)(U)(c)), s, "xchg stored");                            \
+        SAME((U)this_cpu_cmpxchg(x, (T)(U)(c), (T)s), v, "cmpxchg that matches");          \
+        SAME((U)this_cpu_read(x), s, "cmpxchg stored");                                    \
         SAME((U)this_cpu_cmpxchg(x, (T)(U)(s + 1), (T)(U)(c)), s, "cmpxchg that differs"); \
-        SAME((U)this_cpu_read(x), s, "cmpxchg kept its hands off");                       \
+        SAME((U)this_cpu_read(x), s, "cmpxchg kept its hands off");                        \
     } while (0);
 
-#define INTEGER(name, constants)                                      \
-    static void values_of_##name(struct object *o)                \
-    {                                                             \
+#define INTEGER(name, constants)                                        \
+    static void values_of_##name(struct object *o)                      \
+    {                                                                   \
         for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) { \
-            const uint64_t start = starts[i];                     \
-            opaque = starts[(i + 4) % 9];                         \
-            constants(INTEGER_STEP_##name)                        \
-        }                                                         \
+            const uint64_t start = starts[i];                           \
+            opaque = starts[(i + 4) % 9];                               \
+            constants(INTEGER_STEP_##name)                              \
+        }                                                               \
     }
 #define INTEGER_STEP_i32(c) ON_ONE(int32_t, uint32_t, int32_t, o->i32, start, c)
 #define INTEGER_STEP_u32(c) ON_ONE(uint32_t, uint32_t, uint32_t, o->u32, start, c)
@@ -196,8 +204,10 @@ static void enums(struct object *o)
     this_cpu_write(o->colour, BLUE);
     ok(this_cpu_read(o->colour) == BLUE, "an enum");
     ok(this_cpu_xchg(o->colour, RED) == BLUE, "exchanged");
-    ok(this_cpu_cmpxchg(o->colour, RED, GREEN) == RED && this_cpu_read(o->colour) == GREEN, "compared");
-    ok(this_cpu_cmpxchg(o->colour, RED, BLUE) == GREEN && this_cpu_read(o->colour) == GREEN, "refused");
+    ok(this_cpu_cmpxchg(o->colour, RED, GREEN) == RED && this_cpu_read(o->colour) == GREEN,
+       "compared");
+    ok(this_cpu_cmpxchg(o->colour, RED, BLUE) == GREEN && this_cpu_read(o->colour) == GREEN,
+       "refused");
 }
 
 static void pointers(struct object *o)
@@ -207,7 +217,8 @@ static void pointers(struct object *o)
     ok(this_cpu_read(o->link)->value == 1, "a pointer to a struct");
     ok(this_cpu_xchg(o->link, &b)->value == 1, "exchanged");
     ok(this_cpu_cmpxchg(o->link, &a, (struct link *)0) == &b, "not the expected one");
-    ok(this_cpu_cmpxchg(o->link, &b, b.next) == &b && this_cpu_read(o->link) == &a, "the expected one");
+    ok(this_cpu_cmpxchg(o->link, &b, b.next) == &b && this_cpu_read(o->link) == &a,
+       "the expected one");
     this_cpu_write(o->link, (struct link *)0);
     ok(this_cpu_read(o->link) == (struct link *)0, "NULL");
     this_cpu_write(o->text, "text");
@@ -221,8 +232,8 @@ static void members(struct object *o)
     for (unsigned i = 0; i < 4; i++)
         this_cpu_write(o->nested.inner[i], i + 1);
     this_cpu_add(o->nested.inner[1], 100);
-    ok(this_cpu_read(o->nested.inner[0]) == 1 && this_cpu_read(o->nested.inner[1]) == 102
-           && this_cpu_read(o->nested.inner[2]) == 3,
+    ok(this_cpu_read(o->nested.inner[0]) == 1 && this_cpu_read(o->nested.inner[1]) == 102 &&
+           this_cpu_read(o->nested.inner[2]) == 3,
        "an element of an array in a struct, and not its neighbours");
     this_cpu_write(o->u32, 9);
     ok(this_cpu_read(read_only->u32) == 9, "read through a pointer to const");
@@ -262,8 +273,8 @@ static void once(struct object *o)
     this_cpu_inc(*p++);
     this_cpu_dec(*p++);
     ok(p == from + 2, "inc and dec too");
-    ok(this_cpu_read(from[0]) == 12 && this_cpu_read(from[1]) == 8 && this_cpu_read(from[2]) == 8
-           && this_cpu_read(from[3]) == 15,
+    ok(this_cpu_read(from[0]) == 12 && this_cpu_read(from[1]) == 8 && this_cpu_read(from[2]) == 8 &&
+           this_cpu_read(from[3]) == 15,
        "each acted where it should");
     p = from;
     good = this_cpu_read(*p++) == 12;
@@ -283,14 +294,14 @@ static void where(struct object *o, int sections)
     struct object *copy, *mine = this_cpu_ptr(o);
     unsigned touched = 0;
     this_cpu_write(o->u32, 0x1234567);
-    percpu_for_each_copy(o, copy)
-        touched += copy->u32 == 0x1234567;
+    percpu_for_each_copy(o, copy) touched += copy->u32 == 0x1234567;
     is(touched, 1, "an operation acts on one copy");
     ok(mine->u32 == 0x1234567, "the one that this_cpu_ptr names");
     if (sections)
         ok(mine == percpu_ptr(o, this_cpu_id()), "and percpu_ptr, by this CPU's number");
     else
-        ok((uintptr_t)mine >= (uintptr_t)percpu_ptr(o, percpu_nr_cpus()), "which is in the second bank");
+        ok((uintptr_t)mine >= (uintptr_t)percpu_ptr(o, percpu_nr_cpus()),
+           "which is in the second bank");
     this_cpu_write(o->u32, 0);
 }
 
@@ -300,10 +311,10 @@ static void everything(void)
     int sections = percpu_thread_register() == 0;
     note("mode: %s", percpu_reason_text(percpu_status().reason));
     errno = 4711;
-#define RUN(name) \
-    do { \
-        wrong = 0; \
-        values_of_##name(o); \
+#define RUN(name)                         \
+    do {                                  \
+        wrong = 0;                        \
+        values_of_##name(o);              \
         is(wrong, 0, "values of " #name); \
     } while (0)
     RUN(i32);
@@ -325,8 +336,7 @@ static void everything(void)
     members(o);
     once(o);
     where(o, sections);
-    percpu_for_each_copy(o, copy)
-        memset(copy, 0, sizeof *copy);
+    percpu_for_each_copy(o, copy) memset(copy, 0, sizeof *copy);
     is(percpu_free(o), 0, "freed");
 }
 

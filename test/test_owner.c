@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Another library in the process that wants the thread's rseq for an area of its own. Whoever comes
- * first keeps it; nobody's registration is undone by us but ours; every thread is exact. (A library that
- * shares its area under the name __rseq_abi: check_plugins.sh.)
+ * first keeps it; nobody's registration is undone by us but ours; every thread is exact. (A
+ * library that shares its area under the name __rseq_abi: check_plugins.sh.)
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -5,10 +5,11 @@
  * reason before the first operation, where there is one before, and operations are exact.
  *
  * Elsewhere: test_reasons_noreg.c (LIBC_DISABLED), test_reasons_disabled.c (DISABLED),
- * test_reasons_broken.c (KERNEL_BROKEN), check_plugins.sh (NO_STATIC_TLS). NOT_PORTED cannot be reached
- * on a processor that has critical sections.
+ * test_reasons_broken.c (KERNEL_BROKEN), check_plugins.sh (NO_STATIC_TLS). NOT_PORTED cannot be
+ * reached on a processor that has critical sections.
  *
- * Seen to fail: with EINVAL taken for a sandbox; with a status that forgets the key or the range of ids.
+ * Seen to fail: with EINVAL taken for a sandbox; with a status that forgets the key or the range
+ * of ids.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -42,8 +42,8 @@ struct node {
 struct object {
     uint32_t guard0, w32, guard1, guard2;
     uint64_t guard3, w64, guard4;
-    percpu_word counted, event;           /* the copies of a counter, and of a set's */
-    struct percpu_rseq_list list, list2;  /* list2 starts empty */
+    percpu_word counted, event;          /* the copies of a counter, and of a set's */
+    struct percpu_rseq_list list, list2; /* list2 starts empty */
     struct percpu_priv_gauge_row gauge;
     uint64_t guard5;
 };
@@ -104,21 +104,20 @@ static uint64_t time_from, time_trapped; /* the case's start; the handler's end 
         model;                                                                         \
         return r;                                                                      \
     }
-#define WORD_OPS(n)                                                                         \
-    WORD_OP(add, n, this_cpu_add(obj->w##n, v), *w = (uint##n##_t)(*w + v))                 \
-    WORD_OP(add_const, n, this_cpu_add(obj->w##n, 70000), *w = (uint##n##_t)(*w + 70000u))  \
-    WORD_OP(inc, n, this_cpu_inc(obj->w##n), *w = (uint##n##_t)(*w + 1u))                   \
-    WORD_OP(and, n, this_cpu_and(obj->w##n, v), *w &= v)                                    \
-    WORD_OP(and_const, n, this_cpu_and(obj->w##n, 0x7ff7), *w &= 0x7ff7)                    \
-    WORD_OP(or, n, this_cpu_or(obj->w##n, v), *w |= v)                                      \
-    WORD_OP(write, n, this_cpu_write(obj->w##n, v), *w = v)                                 \
-    WORD_OP(write_const, n, this_cpu_write(obj->w##n, 99), *w = 99)                         \
-    WORD_OP(read, n, r = this_cpu_read(obj->w##n), r = *w)                                  \
-    WORD_OP(add_return, n, r = this_cpu_add_return(obj->w##n, v),                           \
-            r = *w = (uint##n##_t)(*w + v))                                                 \
-    WORD_OP(xchg, n, r = this_cpu_xchg(obj->w##n, v), r = *w; *w = v)                       \
-    WORD_OP(cmpxchg, n, r = this_cpu_cmpxchg(obj->w##n, expected, v),                       \
-            r = *w; if (r == expected) *w = v)
+#define WORD_OPS(n)                                                                               \
+    WORD_OP(add, n, this_cpu_add(obj->w##n, v), *w = (uint##n##_t)(*w + v))                       \
+    WORD_OP(add_const, n, this_cpu_add(obj->w##n, 70000), *w = (uint##n##_t)(*w + 70000u))        \
+    WORD_OP(inc, n, this_cpu_inc(obj->w##n), *w = (uint##n##_t)(*w + 1u))                         \
+    WORD_OP(and, n, this_cpu_and(obj->w##n, v), *w &= v)                                          \
+    WORD_OP(and_const, n, this_cpu_and(obj->w##n, 0x7ff7), *w &= 0x7ff7)                          \
+    WORD_OP(or, n, this_cpu_or(obj->w##n, v), *w |= v)                                            \
+    WORD_OP(write, n, this_cpu_write(obj->w##n, v), *w = v)                                       \
+    WORD_OP(write_const, n, this_cpu_write(obj->w##n, 99), *w = 99)                               \
+    WORD_OP(read, n, r = this_cpu_read(obj->w##n), r = *w)                                        \
+    WORD_OP(add_return, n, r = this_cpu_add_return(obj->w##n, v), r = *w = (uint##n##_t)(*w + v)) \
+    WORD_OP(xchg, n, r = this_cpu_xchg(obj->w##n, v), r = *w; *w = v)                             \
+    WORD_OP(cmpxchg, n, r = this_cpu_cmpxchg(obj->w##n, expected, v), r = *w;                     \
+            if (r == expected) *w = v)
 WORD_OPS(32)
 WORD_OPS(64)
 
@@ -144,30 +143,30 @@ static uint64_t model_counters_add(struct object *o, const struct args *a)
     return 0;
 }
 
-#define LIST_OPS(list)                                                           \
-    static NOINLINE uint64_t run_push_##list(const struct args *a)               \
-    {                                                                            \
-        percpu_freelist_push(&list, a->node);                                    \
-        return 0;                                                                \
-    }                                                                            \
-    static uint64_t model_push_##list(struct object *o, const struct args *a)    \
-    {                                                                            \
-        a->node->model_next = (struct node *)o->list.head;                       \
-        o->list.head = a->node;                                                  \
-        return 0;                                                                \
-    }                                                                            \
-    static NOINLINE uint64_t run_pop_##list(const struct args *a)                \
-    {                                                                            \
-        (void)a;                                                                 \
-        return (uintptr_t)percpu_freelist_pop(&list);                            \
-    }                                                                            \
-    static uint64_t model_pop_##list(struct object *o, const struct args *a)     \
-    {                                                                            \
-        struct node *n = (struct node *)o->list.head;                            \
-        (void)a;                                                                 \
-        if (n)                                                                   \
-            o->list.head = n->model_next;                                        \
-        return (uintptr_t)n;                                                     \
+#define LIST_OPS(list)                                                        \
+    static NOINLINE uint64_t run_push_##list(const struct args *a)            \
+    {                                                                         \
+        percpu_freelist_push(&list, a->node);                                 \
+        return 0;                                                             \
+    }                                                                         \
+    static uint64_t model_push_##list(struct object *o, const struct args *a) \
+    {                                                                         \
+        a->node->model_next = (struct node *)o->list.head;                    \
+        o->list.head = a->node;                                               \
+        return 0;                                                             \
+    }                                                                         \
+    static NOINLINE uint64_t run_pop_##list(const struct args *a)             \
+    {                                                                         \
+        (void)a;                                                              \
+        return (uintptr_t)percpu_freelist_pop(&list);                         \
+    }                                                                         \
+    static uint64_t model_pop_##list(struct object *o, const struct args *a)  \
+    {                                                                         \
+        struct node *n = (struct node *)o->list.head;                         \
+        (void)a;                                                              \
+        if (n)                                                                \
+            o->list.head = n->model_next;                                     \
+        return (uintptr_t)n;                                                  \
     }
 LIST_OPS(list)
 LIST_OPS(list2)
@@ -230,20 +229,20 @@ static const struct op {
     uint64_t (*model)(struct object *, const struct args *);
     int flags;
 } ops[] = {
-#define WORD_ENTRIES(n)                                              \
-    {"add u" #n, run_add##n, model_add##n, 0},                       \
-    {"add constant u" #n, run_add_const##n, model_add_const##n, 0},  \
-    {"inc u" #n, run_inc##n, model_inc##n, 0},                       \
-    {"and u" #n, run_and##n, model_and##n, 0},                       \
-    {"and constant u" #n, run_and_const##n, model_and_const##n, 0},  \
-    {"or u" #n, run_or##n, model_or##n, 0},                          \
-    {"write u" #n, run_write##n, model_write##n, 0},                 \
-    {"write constant u" #n, run_write_const##n, model_write_const##n, 0}, \
-    {"read u" #n, run_read##n, model_read##n, 0},                    \
-    {"add_return u" #n, run_add_return##n, model_add_return##n, 0},  \
-    {"xchg u" #n, run_xchg##n, model_xchg##n, 0},                    \
-    {"cmpxchg u" #n, run_cmpxchg##n, model_cmpxchg##n, MATCH},       \
-    {"cmpxchg of another value u" #n, run_cmpxchg##n, model_cmpxchg##n, EXITS_EARLY}
+#define WORD_ENTRIES(n)                                                                          \
+    {"add u" #n, run_add##n, model_add##n, 0},                                                   \
+        {"add constant u" #n, run_add_const##n, model_add_const##n, 0},                          \
+        {"inc u" #n, run_inc##n, model_inc##n, 0}, {"and u" #n, run_and##n, model_and##n, 0},    \
+        {"and constant u" #n, run_and_const##n, model_and_const##n, 0},                          \
+        {"or u" #n, run_or##n, model_or##n, 0}, {"write u" #n, run_write##n, model_write##n, 0}, \
+        {"write constant u" #n, run_write_const##n, model_write_const##n, 0},                    \
+        {"read u" #n, run_read##n, model_read##n, 0},                                            \
+        {"add_return u" #n, run_add_return##n, model_add_return##n, 0},                          \
+        {"xchg u" #n, run_xchg##n, model_xchg##n, 0},                                            \
+        {"cmpxchg u" #n, run_cmpxchg##n, model_cmpxchg##n, MATCH},                               \
+    {                                                                                            \
+        "cmpxchg of another value u" #n, run_cmpxchg##n, model_cmpxchg##n, EXITS_EARLY           \
+    }
     WORD_ENTRIES(32),
     WORD_ENTRIES(64),
     {"counter_add", run_counter_add, model_counter_add, 0},
@@ -348,7 +347,7 @@ enum stage { IDLE, FIND, FORCE, TRAP, KEEP };
 static struct {
     enum stage stage;
     int kind, finding;
-    unsigned char *at;                    /* the trapped instruction */
+    unsigned char *at;                     /* the trapped instruction */
     const struct percpu_rseq_site *forced; /* section that gives up first */
     const struct percpu_rseq_site *found;
     int before; /* at the trap the operation has not happened yet */
@@ -520,8 +519,8 @@ static void compare_stamped(const struct percpu_rseq_stamped *real, struct percp
                             int dirty)
 {
     unsigned idle = (unsigned)~m->seq & 1;
-    if (dirty && (real->buffer[idle].value == t.args.v
-                  || real->buffer[idle].value == m->buffer[idle].value))
+    if (dirty &&
+        (real->buffer[idle].value == t.args.v || real->buffer[idle].value == m->buffer[idle].value))
         m->buffer[idle] = real->buffer[idle];
     for (unsigned b = 0; b < 2; b++) {
         uint64_t now = real->buffer[b].ticks;
@@ -638,13 +637,13 @@ static int run_case(const struct op *op, int kind, const struct percpu_rseq_site
 static void tell(const struct op *op, const struct boundaries *b, unsigned i, size_t action)
 {
     note("%s: %s wrong: boundary %u (%s), act: %s%s", op->name, t.wrong, i,
-         i < b->start   ? "before the section"
+         i < b->start  ? "before the section"
          : i < b->post ? "inside"
                        : "after the commit",
-         action >= ACT_OPERATION      ? ops[action - ACT_OPERATION].name
-         : action == ACT_NOTHING      ? "nothing"
-         : action == ACT_MIGRATE      ? "migration"
-                                      : "migration and the same operation",
+         action >= ACT_OPERATION ? ops[action - ACT_OPERATION].name
+         : action == ACT_NOTHING ? "nothing"
+         : action == ACT_MIGRATE ? "migration"
+                                 : "migration and the same operation",
          t.forced ? ", slow path" : "");
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Everything that disturbs a critical section, at once: signals every 50 to 100 us whose handlers act
- * on the same objects, random moves between CPUs, more threads than CPUs, threads that come and go
- * (joined, detached, cancelled), forks in the middle. The sums are exact.
+ * Everything that disturbs a critical section, at once: signals every 50 to 100 us whose handlers
+ * act on the same objects, random moves between CPUs, more threads than CPUs, threads that come
+ * and go (joined, detached, cancelled), forks in the middle. The sums are exact.
  *
  * Goes red, for example, where a section's start label is late, where the CPU number is remembered
  * across an abort, where a thread that exits leaves a section half done.
@@ -107,8 +107,8 @@ static int start_timer(int sig, long us, int *id)
     event.signo = sig;
     event.notify = 4; /* SIGEV_THREAD_ID */
     event.tid = (int)syscall(SYS_gettid);
-    return syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, id) == 0
-           && syscall(SYS_timer_settime, *id, 0, &every, (void *)0) == 0;
+    return syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, id) == 0 &&
+           syscall(SYS_timer_settime, *id, 0, &every, (void *)0) == 0;
 }
 
 static void *work(void *arg)
@@ -165,7 +165,8 @@ static void *churn(void *arg)
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     for (unsigned i = 0; !__atomic_load_n(&stop, __ATOMIC_RELAXED); i++) {
         void *endless = i % 3 == 2 ? arg : (void *)0;
-        if (pthread_create(&thread, i % 3 ? (const pthread_attr_t *)0 : &detached, short_life, endless))
+        if (pthread_create(&thread, i % 3 ? (const pthread_attr_t *)0 : &detached, short_life,
+                           endless))
             continue;
         churn_total.begun++;
         if (endless)
@@ -191,8 +192,7 @@ static int child_is_exact(void)
         percpu_counter_inc(&mine);
         this_cpu_add(*p, 2);
     }
-    percpu_for_each_copy(p, copy)
-        sum += *copy;
+    percpu_for_each_copy(p, copy) sum += *copy;
     return sum == 4000 && percpu_counter_sum(&mine) == 2000;
 }
 
@@ -210,7 +210,8 @@ int main(void)
     struct tally all;
     struct object sum, *copy;
     pthread_t churner;
-    unsigned n, forks = 0, bad_children = 0, signals = 0, moves = 0, tokens[2 * MAX_WORKERS + 1], lost = 0;
+    unsigned n, forks = 0, bad_children = 0, signals = 0, moves = 0, tokens[2 * MAX_WORKERS + 1],
+                lost = 0;
     percpu_word triangle = 0;
     const char *percent = getenv("TEST_SCALE");
     int sections = percpu_status().mode != PERCPU_MODE_FALLBACK;
@@ -264,7 +265,8 @@ int main(void)
         moves += w->moves;
     }
     pthread_join(churner, (void **)0);
-    percpu_for_each_copy(object, copy) {
+    percpu_for_each_copy(object, copy)
+    {
         const percpu_word last = copy->returned;
         sum.adds += copy->adds;
         sum.small_adds += copy->small_adds;
@@ -274,8 +276,10 @@ int main(void)
     }
     for (unsigned i = 1; i <= 2 * n; i++)
         lost += tokens[i] != 1;
-    note("%u threads, %u rounds of operations, %u signals, %u moves, %u short lives, %u forks, %lu aborts",
-         n, (unsigned)all.small_adds, signals, moves, churn_total.begun, forks, percpu_status().aborts);
+    note("%u threads, %u rounds of operations, %u signals, %u moves, %u short lives, %u forks, %lu "
+         "aborts",
+         n, (unsigned)all.small_adds, signals, moves, churn_total.begun, forks,
+         percpu_status().aborts);
     is(percpu_counter_sum(&counter), all.counter, "counter");
     is(sum.adds, all.adds, "adds and subs");
     is(sum.small_adds, all.small_adds, "32-bit adds");

@@ -3,9 +3,9 @@
 /*
  * A backtrace from a signal that aborted a section reaches main.
  *
- * The handler of such a signal returns to the abort stub, not into the interrupted function, so an unwinder
- * starts at the stub. The stub's unwind information must lead it to the function and on. Without
- * that information (seen by removing the stub's .cfi_escape) the walk ends at the stub.
+ * The handler of such a signal returns to the abort stub, not into the interrupted function, so an
+ * unwinder starts at the stub. The stub's unwind information must lead it to the function and on.
+ * Without that information (seen by removing the stub's .cfi_escape) the walk ends at the stub.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -26,8 +26,8 @@ int main(void)
 
 #ifndef __GLIBC__
 /*
- * musl-gcc may link a libgcc that was built for glibc, and that asks glibc 2.35's function for unwind
- * tables: do it here with dl_iterate_phdr(). A libgcc built for musl never calls it.
+ * musl-gcc may link a libgcc that was built for glibc, and that asks glibc 2.35's function for
+ * unwind tables: do it here with dl_iterate_phdr(). A libgcc built for musl never calls it.
  */
 #include <link.h>
 #include <pthread.h>
@@ -66,7 +66,8 @@ static int look_in_object(struct dl_phdr_info *info, size_t size, void *data)
 #ifdef __cplusplus
 extern "C"
 #endif
-int _dl_find_object(void *pc, struct found_object *result);
+    int
+    _dl_find_object(void *pc, struct found_object *result);
 __attribute__((weak)) int _dl_find_object(void *pc, struct found_object *result)
 {
     struct search s;
@@ -98,9 +99,18 @@ static void *node[2];
 /* Call sites that the compiler may not turn into a jump, which would leave no frame. */
 static volatile unsigned returned;
 
-/* Operations in functions of several shapes: a leaf, one that keeps registers, one with a big frame. */
-static FRAME void op_add(void) { this_cpu_add(obj->w64, 3); }
-static FRAME NO_FRAME_POINTER void op_counter(void) { percpu_counter_inc(&counter); }
+/*
+ * Operations in functions of several shapes: a leaf, one that keeps registers, one with a big
+ * frame.
+ */
+static FRAME void op_add(void)
+{
+    this_cpu_add(obj->w64, 3);
+}
+static FRAME NO_FRAME_POINTER void op_counter(void)
+{
+    percpu_counter_inc(&counter);
+}
 static FRAME NO_FRAME_POINTER void op_result(void)
 {
     unsigned a = returned, b = a * 3, c = b ^ 17;
@@ -126,15 +136,17 @@ static FRAME void op_list(void)
     percpu_freelist_push(&list, node);
     returned += percpu_freelist_pop(&list) != NULL;
 }
-static FRAME void op_gauge(void) { percpu_gauge_set(&gauge, 1.5); }
+static FRAME void op_gauge(void)
+{
+    percpu_gauge_set(&gauge, 1.5);
+}
 
 static const struct op {
     const char *name;
     void (*run)(void);
 } ops[] = {
-    {"a leaf function", op_add},       {"a counter", op_counter},
-    {"live registers", op_result},     {"a big frame", op_frame},
-    {"alloca", op_alloca},             {"a free list", op_list},
+    {"a leaf function", op_add}, {"a counter", op_counter}, {"live registers", op_result},
+    {"a big frame", op_frame},   {"alloca", op_alloca},     {"a free list", op_list},
     {"a gauge", op_gauge},
 };
 #define OPS (sizeof ops / sizeof ops[0])

@@ -76,7 +76,8 @@ static size_t render(char *buf, size_t size)
     if (percpu_gauge_get(&last_size, &value)) /* a gauge that was never set is left out */
         n += (size_t)snprintf(buf + n, size - n,
                               "# HELP demo_last_bytes Bytes of the last job.\n"
-                              "# TYPE demo_last_bytes gauge\ndemo_last_bytes %.17g\n", value);
+                              "# TYPE demo_last_bytes gauge\ndemo_last_bytes %.17g\n",
+                              value);
     return n;
 }
 
@@ -93,7 +94,8 @@ static void answer(int client)
     }
     if (strncmp(request, "GET /metrics ", 13) == 0) {
         n = render(body, sizeof body);
-        h = snprintf(head, sizeof head, "HTTP/1.0 200 OK\r\nContent-Type: text/plain; "
+        h = snprintf(head, sizeof head,
+                     "HTTP/1.0 200 OK\r\nContent-Type: text/plain; "
                      "version=0.0.4; charset=utf-8\r\nContent-Length: %lu\r\n\r\n",
                      (unsigned long)n);
     } else {

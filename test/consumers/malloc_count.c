@@ -5,9 +5,9 @@
  *     cc -shared -fPIC malloc_count.c -o malloc_count.so -ldl
  *     LD_PRELOAD=./malloc_count.so MALLOC_COUNT=report.txt sort file
  *
- * One line is appended to the report when a process exits (to stderr without MALLOC_COUNT). bytes is
- * what was asked for; a realloc is an allocation and a free. percpu.h never calls malloc, so it may
- * be used inside it, also by the first instruction of a thread.
+ * One line is appended to the report when a process exits (to stderr without MALLOC_COUNT). bytes
+ * is what was asked for; a realloc is an allocation and a free. percpu.h never calls malloc, so it
+ * may be used inside it, also by the first instruction of a thread.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -97,8 +97,10 @@ EXPORT void *realloc(void *p, size_t size)
 {
     void *q = is_early(p) || !ready() ? early_alloc(size) : next.realloc(p, size);
     if (q && is_early(p) && p != q)
-        memmove(q, p, size < (size_t)(early + sizeof early - (char *)p)
-                          ? size : (size_t)(early + sizeof early - (char *)p));
+        memmove(q, p,
+                size < (size_t)(early + sizeof early - (char *)p)
+                    ? size
+                    : (size_t)(early + sizeof early - (char *)p));
     if (p && (q || size == 0))
         percpu_counters_inc(&counts, FREES);
     return counted(q, size);

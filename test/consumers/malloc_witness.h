@@ -11,7 +11,12 @@ typedef unsigned long percpu_word;
 struct percpu_counters {
     percpu_word count[3];
 };
-#define PERCPU_COUNTERS_INIT(n, flags) {{0, 0, 0}}
+#define PERCPU_COUNTERS_INIT(n, flags) \
+    {                                  \
+        {                              \
+            0, 0, 0                    \
+        }                              \
+    }
 
 static inline void percpu_counters_add(struct percpu_counters *set, unsigned e, percpu_word v)
 {

@@ -12,7 +12,7 @@ struct plugin {
     const char *name;
     void (*run)(struct percpu_counters *shared, unsigned long n);
     unsigned long (*private_count)(void); /* the plugin's own counter */
-    int (*leave)(void);  /* by each thread that called run(), after its last call */
+    int (*leave)(void);   /* by each thread that called run(), after its last call */
     void (*finish)(void); /* once, before dlclose() */
 };
 

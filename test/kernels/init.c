@@ -5,9 +5,10 @@
  *   NAME SECONDS [VARIABLE=VALUE...] PROGRAM [ARGUMENT...]
  *
  * puts each job's output on the console between "@@begin NAME" and "@@end NAME STATUS", and powers
- * off. A job that does not end in time is killed with all its children: STATUS 124; one that died of
- * a signal: 128 + signal. The pseudo programs `online` and `offline` take CPU numbers, `cpus` shows
- * which are there; `use` makes /libc a link to a libc, for the programs whose loader is /libc/ld.so.
+ * off. A job that does not end in time is killed with all its children: STATUS 124; one that died
+ * of a signal: 128 + signal. The pseudo programs `online` and `offline` take CPU numbers, `cpus`
+ * shows which are there; `use` makes /libc a link to a libc, for the programs whose loader is
+ * /libc/ld.so.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,7 +26,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static char *const no_environment[] = {(char *)"PATH=/bin", (char *)"HOME=/", (char *)"TMPDIR=/tmp", NULL};
+static char *const no_environment[] = {(char *)"PATH=/bin", (char *)"HOME=/", (char *)"TMPDIR=/tmp",
+                                       NULL};
 
 static void say(const char *format, const char *a, const char *b)
 {

@@ -10,4 +10,5 @@ __thread struct {
     uint32_t cpu_id_start, cpu_id;
     uint64_t rseq_cs;
     uint32_t flags, pad[3];
-} legacy_area __asm__("__rseq_abi") __attribute__((aligned(32), visibility("default"))) = {0, -1u, 0, 0, {0, 0, 0}};
+} legacy_area __asm__("__rseq_abi")
+    __attribute__((aligned(32), visibility("default"))) = {0, -1u, 0, 0, {0, 0, 0}};

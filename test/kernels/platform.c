@@ -9,8 +9,8 @@
  *   storm     also demand that sections were aborted (a kernel that interrupts them, -icount)
  *   hotplug   take a CPU offline while workers are pinned there, and put it back, again and again
  *
- * Seen to fail: on a real arm64 6.19 with the gate of KERNEL_BROKEN forced open (-D PERCPU_TEST_RELEASE):
- * adds are lost, also those of signal handlers, and a node is in two hands.
+ * Seen to fail: on a real arm64 6.19 with the gate of KERNEL_BROKEN forced open (-D
+ * PERCPU_TEST_RELEASE): adds are lost, also those of signal handlers, and a node is in two hands.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -182,9 +182,8 @@ static void storm(double duration, int hotplug)
             usleep(100000);
         }
     /* On an emulator on a busy machine aborts may be slow to come: wait, but not for ever. */
-    while (seconds() < end
-           || (getenv("STORM") && percpu_status().mode != PERCPU_MODE_FALLBACK
-               && percpu_status().aborts == before && seconds() < end + 60))
+    while (seconds() < end || (getenv("STORM") && percpu_status().mode != PERCPU_MODE_FALLBACK &&
+                               percpu_status().aborts == before && seconds() < end + 60))
         usleep(10000);
     setitimer(ITIMER_REAL, &never, NULL);
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
@@ -208,7 +207,8 @@ static int ids_are_policed(void)
     int status = 0;
     pid_t child = fork();
     if (child == 0) {
-        volatile struct percpu_rseq_area *area = (volatile struct percpu_rseq_area *)percpu_priv_area();
+        volatile struct percpu_rseq_area *area =
+            (volatile struct percpu_rseq_area *)percpu_priv_area();
         struct timespec tick = {0, 1000000};
         area->node_id = 0x5eed;
         for (unsigned i = 0; i < 64; i++) {
@@ -246,8 +246,13 @@ int main(int argc, char **argv)
         policed = ids_are_policed() ? "yes" : "no";
 #endif
     uname(&uts);
-    note("platform: kernel=%s mode=%s reason=%d length=%u feature=%u cpus=%u of %u id=%s policed=%s aborts=%lu",
-         uts.release, modes[s.mode], (int)s.reason, s.length, s.feature_size, nr_cpus, percpu_nr_cpus(),
-         from_area == nr_cpus ? "area" : from_area ? "mixed" : "getcpu", policed, percpu_status().aborts);
+    note("platform: kernel=%s mode=%s reason=%d length=%u feature=%u cpus=%u of %u id=%s "
+         "policed=%s aborts=%lu",
+         uts.release, modes[s.mode], (int)s.reason, s.length, s.feature_size, nr_cpus,
+         percpu_nr_cpus(),
+         from_area == nr_cpus ? "area"
+         : from_area          ? "mixed"
+                              : "getcpu",
+         policed, percpu_status().aborts);
     return done();
 }

@@ -69,7 +69,8 @@ int main(void)
         pthread_join(threads[i], NULL);
     work(NULL);
     started++;
-    percpu_for_each_copy(object, copy) {
+    percpu_for_each_copy(object, copy)
+    {
         ups += copy->ups;
         downs += copy->downs;
         word += copy->word;

@@ -28,8 +28,14 @@ extern const struct part first, second;
  * Inline functions, a template and members that operate, for two files: the linker keeps one copy
  * of each, and discards the other together with its descriptors.
  */
-inline void files_bump(struct percpu_counter *c) { percpu_counter_inc(c); }
-template <typename T> void files_bump_word(T *word) { percpu_this_cpu_add(*word, 1); }
+inline void files_bump(struct percpu_counter *c)
+{
+    percpu_counter_inc(c);
+}
+template <typename T> void files_bump_word(T *word)
+{
+    percpu_this_cpu_add(*word, 1);
+}
 template <int n> struct files_repeat {
     static void bump(struct percpu_counter *c)
     {
@@ -40,14 +46,15 @@ template <int n> struct files_repeat {
 template <> struct files_repeat<0> {
     static void bump(struct percpu_counter *) {}
 };
-class files_meter {
-public:
+class files_meter
+{
+  public:
     explicit files_meter(uint32_t *word) : word_(word) {}
     virtual ~files_meter() {}
     virtual void hit() { percpu_this_cpu_inc(*word_); }
     uint32_t exchange() const { return percpu_this_cpu_add_return(*word_, 0); }
 
-private:
+  private:
     uint32_t *word_;
 };
 #endif

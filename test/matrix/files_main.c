@@ -18,8 +18,8 @@
 /* libc's syscall(), replaced for the whole program, to count attempts and successes. */
 static int attempts, registrations;
 #if defined(__x86_64__) && defined(PERCPU_RSEQ_SYSCALL)
-extern long count_syscall(long number, long a, long b, long c, long d, long e, long f)
-    __asm__("syscall");
+extern long count_syscall(long number, long a, long b, long c, long d, long e,
+                          long f) __asm__("syscall");
 long count_syscall(long number, long a, long b, long c, long d, long e, long f)
 {
     long result;
@@ -79,8 +79,7 @@ int main(void)
 
     is(started, THREADS + 1, "all threads ran");
     is(percpu_counter_sum(&shared), files * started * ROUNDS, "the counter is exact");
-    percpu_for_each_copy(word, copy)
-        sum += *copy;
+    percpu_for_each_copy(word, copy) sum += *copy;
     is(sum, files * started * ROUNDS, "the word is exact");
 #ifdef STRIDES_DIFFER
     is(second.own_sum(), started * ROUNDS, "the other file's objects are exact");

@@ -2,7 +2,10 @@
 /* files_part.c - one file of a program; as C or C++. -DPART=first or second. */
 #include "files.h"
 
-static const void *my_state(void) { return &percpu_priv_state; }
+static const void *my_state(void)
+{
+    return &percpu_priv_state;
+}
 static const void *my_thread(void)
 {
 #if PERCPU_RSEQ_PORTED
@@ -42,25 +45,33 @@ static void my_add(struct percpu_counter *c, uint32_t *word, int times)
 #endif
     }
 }
-static int my_release(void *p) { return percpu_free(p); }
+static int my_release(void *p)
+{
+    return percpu_free(p);
+}
 static percpu_word my_own_sum(void)
 {
 #ifdef OWN_OBJECTS
     uint32_t *copy, sum = 0;
-    percpu_for_each_copy(own_word, copy)
-        sum += *copy;
+    percpu_for_each_copy(own_word, copy) sum += *copy;
     return sum == percpu_counter_sum(&own) ? sum : 0;
 #else
     return 0;
 #endif
 }
-static unsigned my_nr_cpus(void) { return percpu_nr_cpus(); }
-static struct percpu_status my_status(void) { return percpu_status(); }
+static unsigned my_nr_cpus(void)
+{
+    return percpu_nr_cpus();
+}
+static struct percpu_status my_status(void)
+{
+    return percpu_status();
+}
 
 #ifdef __cplusplus
 extern "C" {
 extern const struct part PART;
 }
 #endif
-const struct part PART = {my_state, my_thread, my_add, my_release, my_nr_cpus, my_status,
-                           my_own_sum};
+const struct part PART = {my_state,   my_thread, my_add,    my_release,
+                          my_nr_cpus, my_status, my_own_sum};

@@ -20,7 +20,11 @@ LTO_INLINE void both(struct tally *t, unsigned n)
 
 #ifdef __cplusplus
 template <int n> struct unroll {
-    static void run(struct tally *t) { both(t, 1); unroll<n - 1>::run(t); }
+    static void run(struct tally *t)
+    {
+        both(t, 1);
+        unroll<n - 1>::run(t);
+    }
 };
 template <> struct unroll<0> {
     static void run(struct tally *) {}

@@ -35,7 +35,10 @@ static void on_alarm(int signal_number)
 
 /* Runs at the end of its variable's scope: an asm goto that leaves the scope has to run it, too. */
 static unsigned cleaned;
-static void clean(const unsigned *n) { cleaned += *n; }
+static void clean(const unsigned *n)
+{
+    cleaned += *n;
+}
 
 __attribute__((noinline)) static void scopes(struct tally *t, unsigned n)
 {
@@ -58,7 +61,7 @@ __attribute__((noinline)) static void computed(struct tally *t)
     unsigned step = 0;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic"
-    static const void *const steps[] = {&&even, &&odd, &&even, &&odd, &&out};
+    const void *const steps[] = {&&even, &&odd, &&even, &&odd, &&out};
     goto *steps[step];
 even:
     percpu_this_cpu_inc(t->word);
@@ -94,7 +97,10 @@ __attribute__((noinline)) static unsigned round_of_26(unsigned *took)
     return 26;
 }
 
-static unsigned long aborts(void) { return percpu_status().aborts; }
+static unsigned long aborts(void)
+{
+    return percpu_status().aborts;
+}
 
 static void *work(void *arg)
 {
@@ -136,7 +142,8 @@ int main(void)
     setitimer(ITIMER_REAL, &never, NULL);
     seen = aborts();
 
-    percpu_for_each_copy(tally, copy) {
+    percpu_for_each_copy(tally, copy)
+    {
         word += copy->word;
         wide += copy->wide;
         left += copy->taken;

@@ -14,6 +14,7 @@ int use_abi(void)
     int constant = 0;
     answer += percpu_rseq_tp() != percpu_rseq_locate_own(&constant);
     answer += percpu_rseq_tp() != percpu_rseq_locate_foreign(&constant);
+    answer += percpu_rseq_tp() != percpu_rseq_locate_here(&constant);
     answer += percpu_rseq_libc_size_address() == percpu_rseq_libc_offset_address();
     answer += percpu_rseq_libc(&size) == 0;
     answer += percpu_rseq_cpu_id(off) + (percpu_rseq_read_cpu_id(off) == 1);
@@ -83,39 +84,39 @@ struct use_object {
 };
 
 /* The same operations under their long and their short names. */
-#define USE_INTEGER(x, small)                                                                \
-    do {                                                                                     \
-        percpu_this_cpu_add(x, 1);                                                           \
-        percpu_this_cpu_add(x, -1);                                                          \
-        percpu_this_cpu_add(x, small);                                                       \
-        percpu_this_cpu_sub(x, 1u);                                                          \
-        percpu_this_cpu_sub(x, small);                                                       \
-        percpu_this_cpu_inc(x);                                                              \
-        percpu_this_cpu_dec(x);                                                              \
-        percpu_this_cpu_and(x, 0xff);                                                        \
-        percpu_this_cpu_or(x, 0x1);                                                          \
-        percpu_this_cpu_write(x, 7);                                                         \
-        percpu_this_cpu_write(x, percpu_this_cpu_read(x));                                   \
-        (x) = percpu_this_cpu_add_return(x, 1);                                              \
-        (x) = percpu_this_cpu_xchg(x, 2);                                                    \
-        (x) = percpu_this_cpu_cmpxchg(x, 2, 3);                                              \
+#define USE_INTEGER(x, small)                              \
+    do {                                                   \
+        percpu_this_cpu_add(x, 1);                         \
+        percpu_this_cpu_add(x, -1);                        \
+        percpu_this_cpu_add(x, small);                     \
+        percpu_this_cpu_sub(x, 1u);                        \
+        percpu_this_cpu_sub(x, small);                     \
+        percpu_this_cpu_inc(x);                            \
+        percpu_this_cpu_dec(x);                            \
+        percpu_this_cpu_and(x, 0xff);                      \
+        percpu_this_cpu_or(x, 0x1);                        \
+        percpu_this_cpu_write(x, 7);                       \
+        percpu_this_cpu_write(x, percpu_this_cpu_read(x)); \
+        (x) = percpu_this_cpu_add_return(x, 1);            \
+        (x) = percpu_this_cpu_xchg(x, 2);                  \
+        (x) = percpu_this_cpu_cmpxchg(x, 2, 3);            \
     } while (0)
 #ifndef PERCPU_NO_SHORT_NAMES
-#define USE_SHORT(x, small)                                                                  \
-    do {                                                                                     \
-        this_cpu_add(x, 1);                                                                  \
-        this_cpu_add(x, -1);                                                                 \
-        this_cpu_add(x, small);                                                              \
-        this_cpu_sub(x, 1);                                                                  \
-        this_cpu_inc(x);                                                                     \
-        this_cpu_dec(x);                                                                     \
-        this_cpu_and(x, 0xff);                                                               \
-        this_cpu_or(x, 0x1);                                                                 \
-        this_cpu_write(x, 7);                                                                \
-        (x) = this_cpu_read(x);                                                              \
-        (x) = this_cpu_add_return(x, 1);                                                     \
-        (x) = this_cpu_xchg(x, 2);                                                           \
-        (x) = this_cpu_cmpxchg(x, 2, 3);                                                     \
+#define USE_SHORT(x, small)              \
+    do {                                 \
+        this_cpu_add(x, 1);              \
+        this_cpu_add(x, -1);             \
+        this_cpu_add(x, small);          \
+        this_cpu_sub(x, 1);              \
+        this_cpu_inc(x);                 \
+        this_cpu_dec(x);                 \
+        this_cpu_and(x, 0xff);           \
+        this_cpu_or(x, 0x1);             \
+        this_cpu_write(x, 7);            \
+        (x) = this_cpu_read(x);          \
+        (x) = this_cpu_add_return(x, 1); \
+        (x) = this_cpu_xchg(x, 2);       \
+        (x) = this_cpu_cmpxchg(x, 2, 3); \
     } while (0)
 #else
 #define USE_SHORT(x, small) ((void)0)
@@ -161,13 +162,10 @@ int use_operations(struct use_object *o, const struct use_object *read_only, sig
         percpu_this_cpu_inc(o->u);
     else
         percpu_this_cpu_dec(o->u);
-    percpu_for_each_cpu(cpu)
-        count += percpu_ptr(o, cpu)->u + percpu_ptr(read_only, cpu)->u + percpu_ptr(fixed, cpu)->u;
-    percpu_for_each_copy(o, copy)
-        percpu_for_each_copy(read_only, seen)
-            count += copy->u + seen->u;
-    percpu_for_each_copy(fixed, copy)
-        count += copy->u;
+    percpu_for_each_cpu(cpu) count +=
+        percpu_ptr(o, cpu)->u + percpu_ptr(read_only, cpu)->u + percpu_ptr(fixed, cpu)->u;
+    percpu_for_each_copy(o, copy) percpu_for_each_copy(read_only, seen) count += copy->u + seen->u;
+    percpu_for_each_copy(fixed, copy) count += copy->u;
     count += percpu_this_cpu_ptr(o)->u + percpu_this_cpu_ptr(read_only)->u;
     count += percpu_this_cpu_ptr(fixed)->u;
 #ifndef PERCPU_NO_SHORT_NAMES
@@ -257,8 +255,9 @@ int use_percpu(void)
 }
 
 #ifdef __cplusplus
-template <typename T> class use_class {
-public:
+template <typename T> class use_class
+{
+  public:
     use_class() : p_(PERCPU_NEW(T)) {}
     ~use_class() { (void)percpu_free(p_); }
     void bump() { percpu_this_cpu_inc(p_->u); }
@@ -266,13 +265,11 @@ public:
     {
         unsigned n = 0;
         T *copy;
-        percpu_for_each_copy(p_, copy)
-            n += copy->u;
-        return n + percpu_ptr(p_, 0)->u + percpu_this_cpu_ptr(p_)->u
-               + percpu_this_cpu_read(p_->u);
+        percpu_for_each_copy(p_, copy) n += copy->u;
+        return n + percpu_ptr(p_, 0)->u + percpu_this_cpu_ptr(p_)->u + percpu_this_cpu_read(p_->u);
     }
 
-private:
+  private:
     use_class(const use_class &);
     use_class &operator=(const use_class &);
     T *p_;

@@ -3,8 +3,17 @@
 #include "percpu.h"
 
 void part_add(struct percpu_counter *c);
-void part_add(struct percpu_counter *c) { percpu_counter_inc(c); }
+void part_add(struct percpu_counter *c)
+{
+    percpu_counter_inc(c);
+}
 int part_free(void *p);
-int part_free(void *p) { return percpu_free(p); }
+int part_free(void *p)
+{
+    return percpu_free(p);
+}
 const void *part_state(void);
-const void *part_state(void) { return &percpu_priv_state; }
+const void *part_state(void)
+{
+    return &percpu_priv_state;
+}

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A library that shares its area under the old name, and registers it with length 32 when asked to. */
+/*
+ * A library that shares its area under the old name, and registers it with length 32 when asked to.
+ */
 #include <stdint.h>
 #include <unistd.h>
 #include <sys/syscall.h>

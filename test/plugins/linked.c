@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * linked [SO] - a program with the header, linked with shared objects that have it too. Which of them
- * operates first in a thread is the argument's choice. Detached threads, so that what stays
+ * linked [SO] - a program with the header, linked with shared objects that have it too. Which of
+ * them operates first in a thread is the argument's choice. Detached threads, so that what stays
  * registered on musl ends the process.
  */
 #include "percpu.h"

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* seccomp.h - filters on the rseq system call, for tests on any libc (musl brings no kernel headers). */
+/*
+ * seccomp.h - filters on the rseq system call, for tests on any libc (musl brings no kernel
+ * headers).
+ */
 #ifndef TEST_SECCOMP_H
 #define TEST_SECCOMP_H
 
@@ -24,7 +27,8 @@ struct seccomp_program {
 
 /*
  * From now on, in this thread and its children: an rseq call whose argument @arg (0 to 5) equals
- * @value gets the action @equal, any other rseq call gets @other. Return: 0, or -1 if not permitted.
+ * @value gets the action @equal, any other rseq call gets @other. Return: 0, or -1 if not
+ * permitted.
  */
 __attribute__((unused)) static int seccomp_rseq_by_arg(unsigned nr, unsigned arg, uint32_t value,
                                                        uint32_t equal, uint32_t other)

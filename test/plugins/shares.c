@@ -35,7 +35,10 @@ static void *they_first(void *arg)
     return arg;
 }
 
-/* Between our look at the area and our call, a handler of theirs registers: EBUSY, and it is theirs. */
+/*
+ * Between our look at the area and our call, a handler of theirs registers: EBUSY, and it is
+ * theirs.
+ */
 static void *they_in_between(void *arg)
 {
     CHECK(percpu_status().mode == PERCPU_MODE_OWN);
