@@ -2125,16 +2125,24 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_trim(struct percpu_priv_arena *a)
 static PERCPU_PRIV_OUTLINE int percpu_priv_is_arena(struct percpu_priv_arena *a)
 {
 #if defined(__linux__)
-    uintptr_t page = percpu_priv_getauxval(6); /* AT_PAGESZ */
-    unsigned char resident;
-    int saved = errno, mapped;
-    mapped =
-        a == PERCPU_PRIV_LOAD(percpu_priv_state.hint) ||
-        percpu_priv_syscall(SYS_mincore, (uintptr_t)a & ~(page - 1), (size_t)1, &resident) == 0 ||
-        errno != ENOMEM;
-    errno = saved;
-    if (!mapped)
-        return 0;
+    /* Read it by a system call: where the pointer is wrong, the memory may not be readable. */
+    struct {
+        const void *base;
+        size_t size;
+    } from = {&a->magic, sizeof a->magic}, to;
+    uint64_t magic = 0;
+    int saved = errno;
+    long pid, got;
+    to.base = &magic;
+    to.size = sizeof magic;
+    if (a != PERCPU_PRIV_LOAD(percpu_priv_state.hint)) {
+        pid = percpu_priv_syscall(SYS_getpid);
+        got = percpu_priv_syscall(SYS_process_vm_readv, pid, &to, 1L, &from, 1L, 0L);
+        if (got != (long)sizeof magic && errno != EFAULT)
+            magic = a->magic; /* a sandbox refuses the call */
+        errno = saved;
+        return magic == (PERCPU_PRIV_MAGIC ^ (uintptr_t)a);
+    }
 #endif
     return a->magic == (PERCPU_PRIV_MAGIC ^ (uintptr_t)a);
 }

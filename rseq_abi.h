@@ -646,8 +646,8 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 /*
  * ppc64le, ELFv2. Thread pointer: r13, 0x7000 bytes above the start of thread-local memory. r10
  * holds the descriptor's address to the commit, r9 the cpu id, then the row; r7, r8 are scratch,
- * cr7 for compares. r0, r11 and r12 stay out: the linker's stubs clobber them, and r0 as a base means 0.
- * Branches to C labels go through `b`: a conditional branch reaches 32 KiB only.
+ * cr7 for compares. r0, r11 and r12 stay out: the linker's stubs clobber them, and r0 as a base
+ * means 0. Branches to C labels go through `b`: a conditional branch reaches 32 KiB only.
  */
 #define PERCPU_RSEQ_SYSCALL 387
 #define PERCPU_RSEQ_SIGNATURE 0x0fe5000bu
@@ -769,8 +769,8 @@ static inline uint64_t percpu_rseq_ticks_ordered(void)
 /*
  * s390x, big-endian. Thread pointer: access registers 0 (high half) and 1. r5 holds the
  * descriptor's address to the commit, r4 the cpu id, then the row; r2, r3 are scratch. r0 stays
- * out, as a base it means 0; so does r1, which the PLT clobbers. Loads are not reordered with loads, nor stores with
- * stores: what another CPU must see in order needs no barrier.
+ * out, as a base it means 0; so does r1, which the PLT clobbers. Loads are not reordered with
+ * loads, nor stores with stores: what another CPU must see in order needs no barrier.
  */
 #define PERCPU_RSEQ_SYSCALL 383
 #define PERCPU_RSEQ_SIGNATURE 0xb2ff0fffu

@@ -1009,7 +1009,7 @@ static void parse(int argc, char **argv)
             break;
         case SIMULATE:
             simulated = (unsigned)number("--simulate", optarg, 0, 65536);
-            if (simulated) { /* as if this machine could have so many CPUs; nothing was allocated yet */
+            if (simulated) { /* as if there could be so many CPUs; nothing is allocated yet */
                 percpu_priv_state.nr_cpus = simulated;
                 percpu_priv_state.bound = simulated;
             }

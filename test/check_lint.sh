@@ -11,8 +11,7 @@ sources=$(ls percpu.h rseq_abi.h Makefile test/*.[ch] test/*.sh test/*.pl test/*
     test/*/*.cc test/*/*.sh test/*/*.pl bench/*.[ch] bench/*.sh \
     bench/*.pl .ci/* test/exec test/summary \
     test/musl-clang test/*/run 2>/dev/null | sort -u)
-narrow=$(ls ./*.h test/*.h test/*.c test/*.sh test/*.pl test/*/*.[ch] test/*/*.sh test/*/*.pl \
-    2>/dev/null)
+narrow=$(ls ./*.h test/*.h test/*.c test/*/*.[ch] bench/*.[ch] 2>/dev/null)
 
 # rule NAME: what lint.pl says about it
 rule() {

@@ -665,7 +665,7 @@ static unsigned check_section(const struct op *op, int kind, const struct percpu
             if (!can_migrate && (action == ACT_MIGRATE || action == ACT_MIGRATE_SAME))
                 continue;
             if (kind && action >= ACT_OPERATION && &ops[action - ACT_OPERATION] != op)
-                continue; /* another kind of trap meets other instruction pointers, not other acts */
+                continue; /* this trap meets other instruction pointers, not other acts */
             reached = run_case(op, kind, forced, &b, i, action);
             if (t.wrong && failed++ < 5)
                 tell(op, &b, i, action);
