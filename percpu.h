@@ -842,9 +842,15 @@ struct percpu_counters {
 };
 
 /* For a static set: struct percpu_counters s = PERCPU_COUNTERS_INIT(n, flags). It has no parent. */
-#define PERCPU_COUNTERS_INIT(n, flags)                                                             \
-    {                                                                                              \
-        (n) + 0 * sizeof(char[(n) <= PERCPU_COUNTERS_MAX ? 1 : -1]), (flags), 0, {0}, {0}, 0, 0, 0 \
+#ifdef __cplusplus
+#define PERCPU_PRIV_NULL nullptr
+#else
+#define PERCPU_PRIV_NULL 0
+#endif
+#define PERCPU_COUNTERS_INIT(n, flags)                                                          \
+    {                                                                                           \
+        (n) + 0 * sizeof(char[(n) <= PERCPU_COUNTERS_MAX ? 1 : -1]), (flags), PERCPU_PRIV_NULL, \
+            {PERCPU_PRIV_NULL}, {PERCPU_PRIV_NULL}, 0, 0, 0                                     \
     }
 
 /**
@@ -1085,7 +1091,7 @@ PERCPU_RSEQ_INLINE void *percpu_freelist_pop(struct percpu_freelist *list)
 {
     struct percpu_rseq_list *base = __atomic_load_n(&list->base, __ATOMIC_RELAXED);
     uint32_t rows = __atomic_load_n(&list->rows, __ATOMIC_RELAXED);
-    void *node;
+    void *node = (void *)0;
     (void)rows;
     if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_SECTION(pop, base, list->next, rows, &node)))
         node = percpu_priv_pop_slow(list);

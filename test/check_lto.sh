@@ -48,12 +48,12 @@ for cc in gcc clang g++ clang++; do
     case $cc in
     g*)
         for level in -O1 -O2 -O3 -Os; do
-            build_and_run $cc $level -flto
-            build_and_run $cc $level -flto -flto-partition=max
-            build_and_run $cc $level -flto -flto-partition=one -fno-pic -no-pie
+            build_and_run $cc $level -flto=2
+            build_and_run $cc $level -flto=2 -flto-partition=max
+            build_and_run $cc $level -flto=2 -flto-partition=one -fno-pic -no-pie
         done
-        build_and_run $cc -O2 -flto -ffat-lto-objects -fPIC -pie
-        build_and_run $cc -O2 -fwhole-program -flto
+        build_and_run $cc -O2 -flto=2 -ffat-lto-objects -fPIC -pie
+        build_and_run $cc -O2 -fwhole-program -flto=2
         end "link-time optimisation with $cc: default, max, one partition"
         ;;
     clang*)
