@@ -10,7 +10,7 @@
 cache=${PERCPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/percpu}
 why=
 refresh=
-declare -A checked # once is enough
+declare -A checked no_index # once is enough
 
 # mirror SUITE - where SUITE is. PERCPU_MIRROR and PERCPU_MIRROR_SECURITY say otherwise.
 mirror() {
@@ -30,8 +30,8 @@ private_apt() {
     "$tool" -qq -o Dir::State="$dir" -o Dir::State::status="$dir/status" -o Dir::Cache="$dir/cache" \
         -o Dir::Etc::sourcelist="$dir/sources.list" -o Dir::Etc::sourceparts=/dev/null \
         -o Dir::Etc::preferencesparts=/dev/null -o APT::Architecture="$arch" -o APT::Architectures::="$arch" \
-        -o Acquire::Languages=none -o Acquire::Retries=3 -o APT::Sandbox::User= \
-        -o Acquire::Check-Valid-Until=false "$@"
+        -o Acquire::Languages=none -o Acquire::Retries=1 -o Acquire::http::Timeout=20 \
+        -o APT::Sandbox::User= -o Acquire::Check-Valid-Until=false "$@"
 }
 
 # index SUITE ARCH - make sure that its index is here, and no older than a day
@@ -40,6 +40,8 @@ index() {
     if [ -e "$dir/ok" ] && { [ -n "${PERCPU_OFFLINE-}" ] || [ -n "$(find "$dir/ok" -mtime -1)" ]; }; then
         return 0
     fi
+    why=${no_index[$suite.$arch]-}
+    [ -z "$why" ] || return 1
     command -v apt-get >/dev/null || { why="no apt-get on this machine"; return 1; }
     uri=$(mirror "$suite")
     [ -n "$uri" ] || { why="apt's sources name no mirror that has $suite"; return 1; }
@@ -52,6 +54,7 @@ index() {
         : >"$dir/ok"
     elif [ ! -e "$dir/ok" ]; then
         why="no index of $suite for $arch: $(grep -m 1 '^[EW]:' "$dir/log" | cut -c 1-100)"
+        no_index[$suite.$arch]=$why
         return 1
     fi
 }
