@@ -4,13 +4,14 @@
 # Nothing is installed. Each suite and architecture has an apt state of its own, on the mirror that
 # this machine's own sources name. What cannot be had leaves its reason in $why and returns 1.
 # What the index has in a higher version is fetched anew where $refresh is set (never under
-# PERCPU_OFFLINE); if that fails, the old one stays in use.
+# PERCPU_OFFLINE); if that fails, the old one stays in use. PERCPU_FETCH_UNTIL: a time (date +%s) after
+# which nothing is fetched.
 # shellcheck shell=bash
 
 cache=${PERCPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/percpu}
 why=
 refresh=
-declare -A checked no_index # once is enough
+declare -A checked have_index no_index # once is enough
 
 # mirror SUITE - where SUITE is. PERCPU_MIRROR and PERCPU_MIRROR_SECURITY say otherwise.
 mirror() {
@@ -25,19 +26,30 @@ mirror() {
 
 # private_apt SUITE ARCH TOOL ARG... - apt-get or apt-cache on that suite's own state
 private_apt() {
-    local suite=$1 arch=$2 tool=$3 dir=$cache/apt/$1.$2
+    local suite=$1 arch=$2 tool=$3 dir=$cache/apt/$1.$2 limit=
     shift 3
-    "$tool" -qq -o Dir::State="$dir" -o Dir::State::status="$dir/status" -o Dir::Cache="$dir/cache" \
+    [ "$tool" != apt-get ] || limit=in_time
+    $limit "$tool" -qq -o Dir::State="$dir" -o Dir::State::status="$dir/status" -o Dir::Cache="$dir/cache" \
         -o Dir::Etc::sourcelist="$dir/sources.list" -o Dir::Etc::sourceparts=/dev/null \
         -o Dir::Etc::preferencesparts=/dev/null -o APT::Architecture="$arch" -o APT::Architectures::="$arch" \
         -o Acquire::Languages=none -o Acquire::Retries=1 -o Acquire::http::Timeout=20 \
         -o APT::Sandbox::User= -o Acquire::Check-Valid-Until=false "$@"
 }
 
+# in_time COMMAND... - unless it is too late, or gets too late
+in_time() {
+    local left=3600
+    if [ -n "${PERCPU_FETCH_UNTIL-}" ]; then
+        left=$((PERCPU_FETCH_UNTIL - $(date +%s)))
+        [ $left -gt 0 ] || { echo 'E: no time left to fetch it'; return 1; }
+    fi
+    timeout $left "$@"
+}
+
 # index SUITE ARCH - make sure that its index is here, and no older than a day
 index() {
     local suite=$1 arch=$2 dir=$cache/apt/$1.$2 uri
-    if [ -e "$dir/ok" ] && { [ -n "${PERCPU_OFFLINE-}" ] || [ -n "$(find "$dir/ok" -mtime -1)" ]; }; then
+    if [ -e "$dir/ok" ] && { [ -n "${PERCPU_OFFLINE-}${have_index[$suite.$arch]-}" ] || [ -n "$(find "$dir/ok" -mtime -1)" ]; }; then
         return 0
     fi
     why=${no_index[$suite.$arch]-}
@@ -57,6 +69,7 @@ index() {
         no_index[$suite.$arch]=$why
         return 1
     fi
+    have_index[$suite.$arch]=yes # yesterday's will do
 }
 
 # newest SUITE ARCH REGEX - the package of that name with the highest version
