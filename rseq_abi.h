@@ -83,7 +83,8 @@ struct percpu_rseq_site {
     struct percpu_rseq_descriptor descriptor;
     uint64_t restart_ip; /* the instruction that loads the descriptor's address */
     uint64_t slow_ip;    /* where the section goes when it gives up */
-    uint64_t unused[2];
+    uint64_t aborts;     /* 32-bit: address of the stub's count */
+    uint64_t unused;
 };
 
 #define PERCPU_RSEQ_CPU_UNREGISTERED 0xffffffffu /* -1 */
@@ -201,6 +202,70 @@ PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
     "77:\n\t.long 0, 0\n\t" word " 72f, 73f - 72f, percpu_rseq_abort_v1\n\t" word " 71f, " slow \
     ", 0, 0\n\t.popsection\n\t"                                                                 \
     ".pushsection __rseq_cs_ptr_array, \"aw?\"\n\t" word " 77b\n\t.popsection\n\t"
+
+/*
+ * The same where an address has 32 bits, and no assembler makes 64 of it. The stub, which may have
+ * no other way to find data, is told where its count is.
+ */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define PERCPU_RSEQ_QUAD(address) "0, " address
+#else
+#define PERCPU_RSEQ_QUAD(address) address ", 0"
+#endif
+#define PERCPU_RSEQ_DESCRIPTOR_32(slow)                                                                                                               \
+    ".pushsection __rseq_cs, \"aw?\"\n\t.balign 64\n"                                                                                                 \
+    "77:\n\t.long 0, 0, " PERCPU_RSEQ_QUAD("72f") ", " PERCPU_RSEQ_QUAD(                                                                              \
+        "73f - 72f") ", " PERCPU_RSEQ_QUAD(PERCPU_RSEQ_STUB_NAME) "\n\t"                                                                              \
+                                                                  ".long " PERCPU_RSEQ_QUAD("71f") ", " PERCPU_RSEQ_QUAD(slow) ", " PERCPU_RSEQ_QUAD( \
+                                                                      "percpu_rseq_aborts_v1") ","                                                    \
+                                                                                               " "                                                    \
+                                                                                               "0"                                                    \
+                                                                                               ","                                                    \
+                                                                                               " "                                                    \
+                                                                                               "0"                                                    \
+                                                                                               "\n\t.popsection\n\t"                                  \
+                                                                                               "."                                                    \
+                                                                                               "p"                                                    \
+                                                                                               "u"                                                    \
+                                                                                               "s"                                                    \
+                                                                                               "h"                                                    \
+                                                                                               "s"                                                    \
+                                                                                               "e"                                                    \
+                                                                                               "c"                                                    \
+                                                                                               "t"                                                    \
+                                                                                               "i"                                                    \
+                                                                                               "o"                                                    \
+                                                                                               "n"                                                    \
+                                                                                               " "                                                    \
+                                                                                               "_"                                                    \
+                                                                                               "_"                                                    \
+                                                                                               "r"                                                    \
+                                                                                               "s"                                                    \
+                                                                                               "e"                                                    \
+                                                                                               "q"                                                    \
+                                                                                               "_"                                                    \
+                                                                                               "c"                                                    \
+                                                                                               "s"                                                    \
+                                                                                               "_"                                                    \
+                                                                                               "p"                                                    \
+                                                                                               "t"                                                    \
+                                                                                               "r"                                                    \
+                                                                                               "_"                                                    \
+                                                                                               "a"                                                    \
+                                                                                               "r"                                                    \
+                                                                                               "r"                                                    \
+                                                                                               "a"                                                    \
+                                                                                               "y"                                                    \
+                                                                                               ","                                                    \
+                                                                                               " "                                                    \
+                                                                                               "\"aw?\"\n\t"                                          \
+                                                                                               "."                                                    \
+                                                                                               "l"                                                    \
+                                                                                               "o"                                                    \
+                                                                                               "n"                                                    \
+                                                                                               "g"                                                    \
+                                                                                               " " PERCPU_RSEQ_QUAD(                                  \
+                                                                                                   "77b") "\n\t.popsection\n\t"
 
 /* PERCPU_BREAK_*: for the mutation check. Each breaks one rule, and the tests must notice. */
 #ifdef PERCPU_BREAK_LATE_START /* start label one instruction late */
@@ -614,7 +679,11 @@ PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
     "\tld t2, 32(t0)\n\tjr t2\n1:\tld t2, 40(t0)\n\tjr t2\n"
 
 #elif defined(__i386__)
-/* i386. Thread pointer: the word at %gs:0. Sections: not yet. */
+/*
+ * i386. Thread pointer: the word at %gs:0. %ecx holds the descriptor's address to the commit, %edx
+ * the cpu id, then the row; %eax is scratch. Few registers are left, and at -O0 no more than three:
+ * all operands that need not be in one may be in memory.
+ */
 #define PERCPU_RSEQ_SYSCALL 386
 #define PERCPU_RSEQ_SIGNATURE 0x53053053u
 #define PERCPU_RSEQ_TP_BIAS 0
@@ -625,8 +694,103 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
     return tp;
 }
 
-#elif defined(__arm__) && defined(__ARM_ARCH) && __ARM_ARCH >= 7
-/* arm, v7 and later. Thread pointer: TPIDRURO, a coprocessor read. Sections: not yet. */
+/* Without SSE2 there is no lfence, and no better barrier that user code can afford. */
+#ifdef __SSE2__
+#define PERCPU_RSEQ_I386_FENCE "lfence\n\t"
+#else
+#define PERCPU_RSEQ_I386_FENCE "lock orl $0, (%%esp)\n\t"
+#endif
+#define PERCPU_RSEQ_TICKS 1 /* time stamp counter, as on x86-64 */
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks(void)
+{
+    uint64_t t;
+    __asm__ volatile("rdtsc" : "=A"(t));
+    return t;
+}
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
+{
+    uint64_t t;
+    __asm__ volatile(PERCPU_RSEQ_I386_FENCE "rdtsc" : "=A"(t) : : "memory", "cc");
+    return t;
+}
+
+#define PERCPU_RSEQ_SECTIONS 1
+#define PERCPU_RSEQ_INPUT(x) "g"(x)
+/*
+ * No address is relative to the instruction: position-independent code counts from its global
+ * offset table, whose own address the compiler finds.
+ */
+#ifdef __PIC__
+extern const char percpu_rseq_got[] __asm__("_GLOBAL_OFFSET_TABLE_")
+    __attribute__((visibility("hidden")));
+#define PERCPU_RSEQ_I386_ADDRESS "movl %[got], %%ecx\n\tleal 77b@GOTOFF(%%ecx), %%ecx\n\t"
+#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "g"(self), [got] "rm"(percpu_rseq_got)
+#else
+#define PERCPU_RSEQ_I386_ADDRESS "movl $77b, %%ecx\n\t"
+#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "g"(self)
+#endif
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_I386_BOUND(slow) ""
+#else
+#define PERCPU_RSEQ_I386_BOUND(slow) "cmpl %[bound], %%edx\n\tjae " slow "\n\t"
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                       \
+    PERCPU_RSEQ_DESCRIPTOR_32(slow)                           \
+    "71:\n\tmovl %[self], %%eax\n\t" PERCPU_RSEQ_I386_ADDRESS \
+    "movl %%ecx, 4(%%eax)\n\t" PERCPU_RSEQ_START_EARLY        \
+    "movl (%%eax), %%edx\n\t" PERCPU_RSEQ_START_LATE          \
+    PERCPU_RSEQ_I386_BOUND(slow) "shll $" PERCPU_RSEQ_SHIFT ", %%edx\n\taddl %[p], %%edx\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "movl $-3, %%edx\n79:\tmovl %%edx, %[status]\n\t"
+
+#define PERCPU_RSEQ_OP_ADD_32 "addl %[v], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_AND_32 "andl %[v], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_OR_32 "orl %[v], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_STORE_32 "movl %[v], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "movl (%%edx), %[out]\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 \
+    "movl (%%edx), %[out]\n\taddl %[v], %[out]\n\tmovl %[out], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_32 "movl (%%edx), %[out]\n\tmovl %[v], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_32 \
+    "movl (%%edx), %[out]\n\tcmpl %[expected], %[out]\n\tjne 73f\n\tmovl %[v], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_PUSH(slow)                                  \
+    "cmpl $0, 4(%%edx)\n\tjne " slow "\n\tmovl (%%edx), %%eax\n\t" \
+    "movl %%eax, (%[node], %[next])\n\tmovl %[node], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                          \
+    "cmpl $0, 4(%%edx)\n\tjne " slow "\n\tmovl (%%edx), %[out]\n\t"       \
+    "testl %[out], %[out]\n\tje 73f\n\tmovl (%[out], %[next]), %%eax\n\t" \
+    "movl %%eax, (%%edx)\n\t"
+/* %edi: the row, since the clock takes %edx. Buffers begin 4 bytes into it. */
+#define PERCPU_RSEQ_OP_PUBLISH                                                        \
+    "movl %%edx, %%edi\n\tmovl (%%edi), %[out]\n\tincl %[out]\n\tandl $1, %[out]\n\t" \
+    "shll $4, %[out]\n\taddl %%edi, %[out]\n\tmovl %[v], %%eax\n\t"                   \
+    "movl %%eax, 4(%[out])\n\tmovl %[v_high], %%eax\n\tmovl %%eax, "                  \
+    "8(%[out])\n\t" PERCPU_RSEQ_I386_FENCE                                            \
+    "rdtsc\n\tmovl %%eax, 12(%[out])\n\tmovl %%edx, 16(%[out])\n\t"                   \
+    "movl (%%edi), %[out]\n\tincl %[out]\n\tmovl %[out], (%%edi)\n\t"
+#define PERCPU_RSEQ_OP_STAMP \
+    "movl (%%eax), %[cpu]\n\trdtsc\n\tmovl %%eax, %[out]\n\tmovl %%edx, %[out_high]\n\t"
+#define PERCPU_RSEQ_VALUE "ri"
+#define PERCPU_RSEQ_ADDEND "ri"
+#define PERCPU_RSEQ_HALF "=m"
+#define PERCPU_RSEQ_CLOBBERS "eax", "ecx", "edx", "cc"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS PERCPU_RSEQ_CLOBBERS, "edi", "memory"
+
+/* The return column is 8, a pseudo register of the architecture's own. */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".byte 0x0f, 0xb9, 0x3d\n\t.long 0x53053053\n" /* ud1 */
+#define PERCPU_RSEQ_STUB                                                         \
+    "\t.cfi_def_cfa %esp, 0\n\t.cfi_escape 0x16, 0x08, 0x03, 0x71, 0x20, 0x06\n" \
+    "\tmovl 48(%ecx), %eax\n\tincl (%eax)\n\tmovl $-1, %edx\n"                   \
+    "\tcmpb $0, (%eax)\n\tje 1f\n\tnotrack jmp *32(%ecx)\n"                      \
+    "1:\tnotrack jmp *40(%ecx)\n"
+
+#elif defined(__arm__) && defined(__ARM_ARCH) && __ARM_ARCH >= 7 && \
+    (!defined(__ARM_ARCH_PROFILE) || __ARM_ARCH_PROFILE != 'M')
+/*
+ * arm, v7-A and later, ARM and Thumb-2. Thread pointer: TPIDRURO, a coprocessor read. r3 holds the
+ * descriptor's address to the commit, r2 the cpu id, then the row; r0, r1 are scratch. r12 is the
+ * stack pointer, for the stub's unwind information.
+ */
 #define PERCPU_RSEQ_SYSCALL 398
 #ifdef __ARMEB__
 #define PERCPU_RSEQ_SIGNATURE 0xf3def5e7u
@@ -640,6 +804,102 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
     __asm__ volatile("mrc p15, 0, %0, c13, c0, 3" : "=r"(tp));
     return tp;
 }
+
+/* The generic timer. Not every v7 has it, or lets user code read it: see percpu_rseq_publish(). */
+#if __ARM_ARCH >= 8
+#define PERCPU_RSEQ_TICKS 1
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("mrrc p15, 1, %0, %1, c14" : "=r"(low), "=r"(high));
+    return (uint64_t)high << 32 | low;
+}
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("isb\n\tmrrc p15, 1, %0, %1, c14" : "=r"(low), "=r"(high) : : "memory");
+    return (uint64_t)high << 32 | low;
+}
+#endif
+
+#ifndef __ARMEB__ /* not proven there for want of a kernel; rseq_cs's low word would be at #8 */
+#define PERCPU_RSEQ_SECTIONS 1
+#endif
+/*
+ * The kernel changes the instruction pointer and not the instruction set: a stub for each, under a
+ * name of its own. Thumb's is not of type %function, which would set bit 0 of its address.
+ */
+#ifdef __thumb__
+#define PERCPU_RSEQ_ARM_PC "4"
+#define PERCPU_RSEQ_STUB_NAME "percpu_rseq_abort_thumb_v1"
+#define PERCPU_RSEQ_STUB_TYPE "%notype"
+#define PERCPU_RSEQ_STUB_SIGNATURE ".syntax unified\n\t.thumb\n\t.inst.n 0xdef3, 0xe7f5\n"
+#else
+#define PERCPU_RSEQ_ARM_PC "8"
+#define PERCPU_RSEQ_STUB_SIGNATURE ".syntax unified\n\t.arm\n\t.inst 0xe7f5def3\n"
+#endif
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_ARM_BOUND(slow) ""
+#else
+#define PERCPU_RSEQ_ARM_BOUND(slow) "cmp r2, %[bound]\n\tbhs " slow "\n\t"
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                            \
+    PERCPU_RSEQ_DESCRIPTOR_32(slow)                                                \
+    "mov r12, sp\n"                                                                \
+    "71:\n\tmovw r3, #:lower16:77b - (70f + " PERCPU_RSEQ_ARM_PC ")\n\t"           \
+    "movt r3, #:upper16:77b - (70f + " PERCPU_RSEQ_ARM_PC ")\n70:\tadd r3, pc\n\t" \
+    "str r3, [%[self], #4]\n\t" PERCPU_RSEQ_START_EARLY                            \
+    "ldr r2, [%[self]]\n\t" PERCPU_RSEQ_START_LATE                                 \
+    PERCPU_RSEQ_ARM_BOUND(slow) "add r2, %[p], r2, lsl #" PERCPU_RSEQ_SHIFT "\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "mvn r2, #2\n79:\tmov %[status], r2\n\t"
+
+#define PERCPU_RSEQ_ARM_RMW(insn) "ldr r1, [r2]\n\t" insn " r1, r1, %[v]\n\tstr r1, [r2]\n\t"
+#define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_ARM_RMW("add")
+#define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_ARM_RMW("and")
+#define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_ARM_RMW("orr")
+#define PERCPU_RSEQ_OP_STORE_32 "str %[v], [r2]\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "ldr %[out], [r2]\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 \
+    "ldr %[out], [r2]\n\tadd %[out], %[out], %[v]\n\tstr %[out], [r2]\n\t"
+#define PERCPU_RSEQ_OP_XCHG_32 "ldr %[out], [r2]\n\tstr %[v], [r2]\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_32 \
+    "ldr %[out], [r2]\n\tcmp %[out], %[expected]\n\tbne 73f\n\tstr %[v], [r2]\n\t"
+/* dmb: once the drain is seen to be over, so is what it did to the head. */
+#define PERCPU_RSEQ_OP_PUSH(slow)                                   \
+    "ldr r1, [r2, #4]\n\tdmb ish\n\tcmp r1, #0\n\tbne " slow "\n\t" \
+    "ldr r1, [r2]\n\tstr r1, [%[node], %[next]]\n\tstr %[node], [r2]\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                                     \
+    "ldr r1, [r2, #4]\n\tdmb ish\n\tcmp r1, #0\n\tbne " slow "\n\t"                  \
+    "ldr %[out], [r2]\n\tcmp %[out], #0\n\tbeq 73f\n\tldr r1, [%[out], %[next]]\n\t" \
+    "str r1, [r2]\n\t"
+#ifdef PERCPU_RSEQ_TICKS
+/*
+ * The first dmb: the idle buffer was the live one until the last commit; nobody may see it change
+ * before that. The second: who reads the new sequence number sees the buffer it announces.
+ */
+#define PERCPU_RSEQ_OP_PUBLISH                                                             \
+    "ldr %[out], [r2]\n\tadd %[out], %[out], #1\n\tand r1, %[out], #1\n\t"                 \
+    "add r1, r2, r1, lsl #4\n\tdmb ishst\n\tstr %[v], [r1, #8]\n\t"                        \
+    "str %[v_high], [r1, #12]\n\tisb\n\tmrrc p15, 1, r0, r4, c14\n\tstr r0, [r1, #16]\n\t" \
+    "str r4, [r1, #20]\n\tdmb ish\n\tstr %[out], [r2]\n\t"
+#define PERCPU_RSEQ_OP_STAMP "ldr %[cpu], [%[self]]\n\tmrrc p15, 1, %[out], %[out_high], c14\n\t"
+#endif
+#define PERCPU_RSEQ_VALUE "r"
+#define PERCPU_RSEQ_ADDEND "rI" /* I: what fits a data-processing immediate */
+#define PERCPU_RSEQ_CLOBBERS "r1", "r2", "r3", "r12", "cc"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS PERCPU_RSEQ_CLOBBERS, "r0", "r4", "memory"
+
+/*
+ * arm unwinds by tables of its own: sp = r3; sp += 32; pop pc; sp = r12. Weak: who unwinds has the
+ * routine, and who does not needs no library for it. mov pc keeps to the instruction set.
+ */
+#define PERCPU_RSEQ_STUB_UNWIND "\t.fnstart\n\t.weak __aeabi_unwind_cpp_pr1\n"
+#define PERCPU_RSEQ_STUB_UNWIND_END "\t.unwind_raw 0, 0x93, 0x07, 0x88, 0x00, 0x9c\n\t.fnend\n"
+#define PERCPU_RSEQ_STUB                                                          \
+    "\tldr r1, [r3, #48]\n\tldr r2, [r1]\n\tadd r2, r2, #1\n\tstr r2, [r1]\n"     \
+    "\ttst r2, #255\n\tmvn r2, #0\n\tbeq 1f\n\tldr r1, [r3, #32]\n\tmov pc, r1\n" \
+    "1:\tldr r1, [r3, #40]\n\tmov pc, r1\n"
 /* Older arm reads the thread pointer by a call into the kernel's helper page: fallback. */
 
 #elif defined(__powerpc64__) && defined(__LITTLE_ENDIAN__) && defined(_CALL_ELF) && _CALL_ELF == 2
@@ -910,6 +1170,16 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 #ifndef PERCPU_RSEQ_OFFSET_FROM_OWN
 #define PERCPU_RSEQ_OFFSET_FROM_OWN 0
 #endif
+#ifndef PERCPU_RSEQ_STUB_NAME
+#define PERCPU_RSEQ_STUB_NAME "percpu_rseq_abort_v1"
+#endif
+#ifndef PERCPU_RSEQ_STUB_TYPE
+#define PERCPU_RSEQ_STUB_TYPE "%function"
+#endif
+#ifndef PERCPU_RSEQ_STUB_UNWIND
+#define PERCPU_RSEQ_STUB_UNWIND "\t.cfi_startproc\n\t.cfi_signal_frame\n"
+#define PERCPU_RSEQ_STUB_UNWIND_END "\t.cfi_endproc\n"
+#endif
 
 /* Before the offset is known: leave for the slow path before anything is written through it. */
 #if PERCPU_RSEQ_OFFSET_FROM_OWN
@@ -1135,15 +1405,15 @@ static inline ptrdiff_t percpu_rseq_libc(unsigned *size)
 extern uint32_t percpu_rseq_aborts_v1;
 __attribute__((weak, used, visibility("hidden"))) uint32_t percpu_rseq_aborts_v1;
 
-__asm__(
-    ".ifndef percpu_rseq_abort_v1\n"
-    "\t.pushsection .text.percpu_rseq_abort_v1, \"axG\", %progbits, percpu_rseq_abort_v1, comdat\n"
-    "\t.weak percpu_rseq_abort_v1\n\t.hidden percpu_rseq_abort_v1\n"
-    "\t.type percpu_rseq_abort_v1, %function\n\t.balign 16\n"
-    "\t.cfi_startproc\n\t.cfi_signal_frame\n" PERCPU_RSEQ_STUB_SIGNATURE PERCPU_RSEQ_BROKEN_PAD
-    "percpu_rseq_abort_v1:\n" PERCPU_RSEQ_STUB
-    "\t.cfi_endproc\n\t.size percpu_rseq_abort_v1, . - percpu_rseq_abort_v1\n"
-    "\t.popsection\n.endif\n");
+__asm__(".ifndef " PERCPU_RSEQ_STUB_NAME "\n"
+        "\t.pushsection .text." PERCPU_RSEQ_STUB_NAME ", \"axG\", %progbits, " PERCPU_RSEQ_STUB_NAME
+        ", comdat\n"
+        "\t.weak " PERCPU_RSEQ_STUB_NAME "\n\t.hidden " PERCPU_RSEQ_STUB_NAME "\n"
+        "\t.type " PERCPU_RSEQ_STUB_NAME ", " PERCPU_RSEQ_STUB_TYPE
+        "\n\t.balign 16\n" PERCPU_RSEQ_STUB_UNWIND PERCPU_RSEQ_STUB_SIGNATURE PERCPU_RSEQ_BROKEN_PAD
+            PERCPU_RSEQ_STUB_NAME ":\n" PERCPU_RSEQ_STUB PERCPU_RSEQ_STUB_UNWIND_END
+        "\t.size " PERCPU_RSEQ_STUB_NAME ", . - " PERCPU_RSEQ_STUB_NAME "\n"
+        "\t.popsection\n.endif\n");
 
 /* ---- [F] The critical sections -------------------------------------------------------------- */
 /*
@@ -1185,6 +1455,21 @@ __asm__(
 #define PERCPU_RSEQ_SELF_OPERAND(self) [self] "r"(self)
 #endif
 
+#ifndef PERCPU_RSEQ_INPUT
+#define PERCPU_RSEQ_INPUT(x) "r"(x)
+#endif
+
+/* 64 bits in one register, or in halves. */
+#if UINTPTR_MAX > 0xffffffffu
+#define PERCPU_RSEQ_VALUE_64(x) [v] "r"(x)
+#else
+#define PERCPU_RSEQ_VALUE_64(x) \
+    [v] PERCPU_RSEQ_INPUT((uint32_t)(x)), [v_high] PERCPU_RSEQ_INPUT((uint32_t)((x) >> 32))
+#ifndef PERCPU_RSEQ_HALF
+#define PERCPU_RSEQ_HALF "=&r"
+#endif
+#endif
+
 /* gcc < 8.1 and clang < 13 misplace code around the label without this barrier. */
 #if (defined(__clang__) && __clang_major__ < 14) || (!defined(__clang__) && __GNUC__ < 9)
 #define PERCPU_RSEQ_LABEL_BARRIER() __asm__ volatile("" ::: "memory")
@@ -1192,65 +1477,67 @@ __asm__(
 #define PERCPU_RSEQ_LABEL_BARRIER() ((void)0)
 #endif
 
-#define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                \
-    PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v,    \
-                                              uint32_t bound)                              \
-    {                                                                                      \
-        __asm__ goto(                                                                      \
-            PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") op PERCPU_RSEQ_SECTION_END               \
-            : /* no outputs */                                                             \
-            : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [v] value(v), [bound] "r"(bound) \
-            : PERCPU_RSEQ_CLOBBERS __VA_ARGS__                                             \
-            : slow);                                                                       \
-        return 0;                                                                          \
-    slow:                                                                                  \
-        PERCPU_RSEQ_LABEL_BARRIER();                                                       \
-        return -1;                                                                         \
+#define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                    \
+    PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v,        \
+                                              uint32_t bound)                                  \
+    {                                                                                          \
+        __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") op PERCPU_RSEQ_SECTION_END          \
+                     : /* no outputs */                                                        \
+                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p), [v] value(v), \
+                       [bound] PERCPU_RSEQ_INPUT(bound)                                        \
+                     : PERCPU_RSEQ_CLOBBERS __VA_ARGS__                                        \
+                     : slow);                                                                  \
+        return 0;                                                                              \
+    slow:                                                                                      \
+        PERCPU_RSEQ_LABEL_BARRIER();                                                           \
+        return -1;                                                                             \
     }
 
 #define PERCPU_RSEQ_COMMA_MEMORY , "memory"
-#define PERCPU_RSEQ_RESULT(op, ...)                                            \
-    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")                          \
-                         op PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT \
-                     : [status] "=r"(status), [out] "=&r"(*out)                \
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), __VA_ARGS__ \
+#define PERCPU_RSEQ_RESULT(op, ...)                                                          \
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")                                        \
+                         op PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT               \
+                     : [status] "=r"(status), [out] "=&r"(*out)                              \
+                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p), __VA_ARGS__ \
                      : PERCPU_RSEQ_LIST_CLOBBERS)
 
-#define PERCPU_RSEQ_DEFINE_RESULT(name, type, op)                                       \
-    PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v, \
-                                              uint32_t bound, type *out)                \
-    {                                                                                   \
-        uint32_t status;                                                                \
-        PERCPU_RSEQ_RESULT(op, [bound] "r"(bound), [v] PERCPU_RSEQ_VALUE(v));           \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                \
+#define PERCPU_RSEQ_DEFINE_RESULT(name, type, op)                                           \
+    PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v,     \
+                                              uint32_t bound, type *out)                    \
+    {                                                                                       \
+        uint32_t status;                                                                    \
+        PERCPU_RSEQ_RESULT(op, [bound] PERCPU_RSEQ_INPUT(bound), [v] PERCPU_RSEQ_VALUE(v)); \
+        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                    \
     }
 
-#define PERCPU_RSEQ_DEFINE_WIDTH(n)                                                                \
-    PERCPU_RSEQ_DEFINE_GOTO(add_u##n, uint##n##_t, PERCPU_RSEQ_ADDEND, PERCPU_RSEQ_OP_ADD_##n, )   \
-    PERCPU_RSEQ_DEFINE_GOTO(and_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_AND_##n, )    \
-    PERCPU_RSEQ_DEFINE_GOTO(or_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_OR_##n, )      \
-    PERCPU_RSEQ_DEFINE_GOTO(store_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_STORE_##n,  \
-                            PERCPU_RSEQ_COMMA_MEMORY)                                              \
-    PERCPU_RSEQ_INLINE int percpu_rseq_load_u##n(percpu_rseq_self_t self, const uint##n##_t *p,    \
-                                                 uint32_t bound, uint##n##_t *out)                 \
-    {                                                                                              \
-        uint32_t status;                                                                           \
-        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_LOAD_##n, [bound] "r"(bound));                           \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                           \
-    }                                                                                              \
-    PERCPU_RSEQ_DEFINE_RESULT(add_return_u##n, uint##n##_t, PERCPU_RSEQ_OP_ADD_RETURN_##n)         \
-    PERCPU_RSEQ_DEFINE_RESULT(xchg_u##n, uint##n##_t, PERCPU_RSEQ_OP_XCHG_##n)                     \
-    PERCPU_RSEQ_INLINE int percpu_rseq_cmpxchg_u##n(percpu_rseq_self_t self, uint##n##_t *p,       \
-                                                    uint##n##_t expected, uint##n##_t v,           \
-                                                    uint32_t bound, uint##n##_t *out)              \
-    {                                                                                              \
-        uint32_t status;                                                                           \
-        PERCPU_RSEQ_RESULT(                                                                        \
-            PERCPU_RSEQ_OP_CMPXCHG_##n, [bound] "r"(bound), [expected] "r"(expected), [v] "r"(v)); \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                           \
+#define PERCPU_RSEQ_DEFINE_WIDTH(n)                                                               \
+    PERCPU_RSEQ_DEFINE_GOTO(add_u##n, uint##n##_t, PERCPU_RSEQ_ADDEND, PERCPU_RSEQ_OP_ADD_##n, )  \
+    PERCPU_RSEQ_DEFINE_GOTO(and_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_AND_##n, )   \
+    PERCPU_RSEQ_DEFINE_GOTO(or_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_OR_##n, )     \
+    PERCPU_RSEQ_DEFINE_GOTO(store_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_STORE_##n, \
+                            PERCPU_RSEQ_COMMA_MEMORY)                                             \
+    PERCPU_RSEQ_INLINE int percpu_rseq_load_u##n(percpu_rseq_self_t self, const uint##n##_t *p,   \
+                                                 uint32_t bound, uint##n##_t *out)                \
+    {                                                                                             \
+        uint32_t status;                                                                          \
+        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_LOAD_##n, [bound] PERCPU_RSEQ_INPUT(bound));            \
+        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                          \
+    }                                                                                             \
+    PERCPU_RSEQ_DEFINE_RESULT(add_return_u##n, uint##n##_t, PERCPU_RSEQ_OP_ADD_RETURN_##n)        \
+    PERCPU_RSEQ_DEFINE_RESULT(xchg_u##n, uint##n##_t, PERCPU_RSEQ_OP_XCHG_##n)                    \
+    PERCPU_RSEQ_INLINE int percpu_rseq_cmpxchg_u##n(percpu_rseq_self_t self, uint##n##_t *p,      \
+                                                    uint##n##_t expected, uint##n##_t v,          \
+                                                    uint32_t bound, uint##n##_t *out)             \
+    {                                                                                             \
+        uint32_t status;                                                                          \
+        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_CMPXCHG_##n, [bound] PERCPU_RSEQ_INPUT(bound),          \
+                           [expected] PERCPU_RSEQ_INPUT(expected), [v] "r"(v));                   \
+        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                          \
     }
 PERCPU_RSEQ_DEFINE_WIDTH(32)
+#if UINTPTR_MAX > 0xffffffffu
 PERCPU_RSEQ_DEFINE_WIDTH(64)
+#endif
 
 /* @next: offset in bytes of the link inside a node. */
 PERCPU_RSEQ_INLINE int percpu_rseq_push(percpu_rseq_self_t self, struct percpu_rseq_list *p,
@@ -1259,8 +1546,8 @@ PERCPU_RSEQ_INLINE int percpu_rseq_push(percpu_rseq_self_t self, struct percpu_r
     __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") PERCPU_RSEQ_OP_PUSH("%l[slow]")
                      PERCPU_RSEQ_SECTION_END
                  : /* no outputs */
-                 : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [node] "r"(node), [next] "r"(next),
-                   [bound] "r"(bound)
+                 : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p), [node] "r"(node),
+                   [next] "r"(next), [bound] PERCPU_RSEQ_INPUT(bound)
                  : PERCPU_RSEQ_LIST_CLOBBERS
                  : slow);
     return 0;
@@ -1273,36 +1560,70 @@ PERCPU_RSEQ_INLINE int percpu_rseq_pop(percpu_rseq_self_t self, struct percpu_rs
                                        size_t next, uint32_t bound, void **out)
 {
     uint32_t status;
-    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_POP("79f"), [bound] "r"(bound), [next] "r"(next));
+    PERCPU_RSEQ_RESULT(
+        PERCPU_RSEQ_OP_POP("79f"), [bound] PERCPU_RSEQ_INPUT(bound), [next] "r"(next));
     return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
 }
 
+/*
+ * Without a clock that user code can read there is no such section, and the caller's fallback asks
+ * the kernel for the time.
+ */
 PERCPU_RSEQ_INLINE int percpu_rseq_publish(percpu_rseq_self_t self, struct percpu_rseq_stamped *p,
                                            uint64_t v, uint32_t bound, uintptr_t *out)
 {
+#ifdef PERCPU_RSEQ_OP_PUBLISH
     uint32_t status;
     __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
                          PERCPU_RSEQ_OP_PUBLISH PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
                      : [status] "=r"(status), [out] "=&r"(*out)
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [bound] "r"(bound), [v] "r"(v)
+                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p),
+                       [bound] PERCPU_RSEQ_INPUT(bound), PERCPU_RSEQ_VALUE_64(v)
                      : PERCPU_RSEQ_PUBLISH_CLOBBERS);
     return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
+#else
+    (void)self;
+    (void)p;
+    (void)v;
+    (void)bound;
+    (void)out;
+    return -1;
+#endif
 }
 /* Both from one CPU: a thread that is moved in between starts over. */
 PERCPU_RSEQ_INLINE int percpu_rseq_stamp(percpu_rseq_self_t self, uint32_t *cpu, uint64_t *out)
 {
+#ifdef PERCPU_RSEQ_OP_STAMP
     uint32_t status;
 #ifdef PERCPU_RSEQ_STAMP_WORD
     uint64_t word, *p = &word;
 #else
     void *p = (void *)0;
 #endif
+#if UINTPTR_MAX > 0xffffffffu
     __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
                          PERCPU_RSEQ_OP_STAMP PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
                      : [status] "=r"(status), [out] "=&r"(*out), [cpu] "=&r"(*cpu)
                      : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [bound] "r"(0x7fffffffu)
                      : PERCPU_RSEQ_PUBLISH_CLOBBERS);
+#else
+    uint32_t low = 0, high = 0;
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
+                         PERCPU_RSEQ_OP_STAMP PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
+                     : [status] "=r"(status), [out] PERCPU_RSEQ_HALF(low),
+                       [out_high] PERCPU_RSEQ_HALF(high), [cpu] "=&r"(*cpu)
+                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p),
+                       [bound] PERCPU_RSEQ_INPUT(0x7fffffffu)
+                     : PERCPU_RSEQ_PUBLISH_CLOBBERS);
+    *out = (uint64_t)high << 32 | low;
+#endif
     return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
+#else
+    (void)self;
+    (void)cpu;
+    (void)out;
+    return -1;
+#endif
 }
 #endif /* PERCPU_RSEQ_SECTIONS */
 

@@ -28,25 +28,30 @@ int use_abi(void)
         static struct percpu_rseq_list list;
         static void *node[2], *popped;
         uint32_t w = 0, w_out = 0;
-        uint64_t d = 0, d_out = 0;
+        uint64_t d = 0;
         uintptr_t sequence = 0;
-        answer += percpu_rseq_add_u32(self, &w, 1, 0) + percpu_rseq_add_u64(self, &d, 1, 0);
-        answer += percpu_rseq_and_u32(self, &w, 1, 0) + percpu_rseq_and_u64(self, &d, 1, 0);
-        answer += percpu_rseq_or_u32(self, &w, 1, 0) + percpu_rseq_or_u64(self, &d, 1, 0);
-        answer += percpu_rseq_store_u32(self, &w, 1, 0) + percpu_rseq_store_u64(self, &d, 1, 0);
+        answer += percpu_rseq_add_u32(self, &w, 1, 0) + percpu_rseq_and_u32(self, &w, 1, 0);
+        answer += percpu_rseq_or_u32(self, &w, 1, 0) + percpu_rseq_store_u32(self, &w, 1, 0);
         answer += percpu_rseq_load_u32(self, &w, 0, &w_out);
-        answer += percpu_rseq_load_u64(self, &d, 0, &d_out);
         answer += percpu_rseq_add_return_u32(self, &w, 1, 0, &w_out);
-        answer += percpu_rseq_add_return_u64(self, &d, 1, 0, &d_out);
         answer += percpu_rseq_xchg_u32(self, &w, 1, 0, &w_out);
-        answer += percpu_rseq_xchg_u64(self, &d, 1, 0, &d_out);
         answer += percpu_rseq_cmpxchg_u32(self, &w, 1, 2, 0, &w_out);
+#if UINTPTR_MAX > 0xffffffffu
+        uint64_t d_out = 0;
+        answer += percpu_rseq_add_u64(self, &d, 1, 0) + percpu_rseq_and_u64(self, &d, 1, 0);
+        answer += percpu_rseq_or_u64(self, &d, 1, 0) + percpu_rseq_store_u64(self, &d, 1, 0);
+        answer += percpu_rseq_load_u64(self, &d, 0, &d_out);
+        answer += percpu_rseq_add_return_u64(self, &d, 1, 0, &d_out);
+        answer += percpu_rseq_xchg_u64(self, &d, 1, 0, &d_out);
         answer += percpu_rseq_cmpxchg_u64(self, &d, 1, 2, 0, &d_out);
+#endif
         answer += percpu_rseq_push(self, &list, node, 0, 0);
         answer += percpu_rseq_pop(self, &list, 0, 0, &popped);
         answer += percpu_rseq_publish(self, &stamped, 1, 0, &sequence);
         answer += percpu_rseq_stamp(self, &w, &d);
+#ifdef PERCPU_RSEQ_TICKS
         answer += percpu_rseq_ticks() == percpu_rseq_ticks_ordered();
+#endif
 #if defined(__x86_64__)
         answer += percpu_rseq_has_rdtscp() && percpu_rseq_rdtscp(&w) == 1;
 #endif
