@@ -787,9 +787,10 @@ extern const char percpu_rseq_got[] __asm__("_GLOBAL_OFFSET_TABLE_")
 #elif defined(__arm__) && defined(__ARM_ARCH) && __ARM_ARCH >= 7 && \
     (!defined(__ARM_ARCH_PROFILE) || __ARM_ARCH_PROFILE != 'M')
 /*
- * arm, v7-A and later, ARM and Thumb-2. Thread pointer: TPIDRURO, a coprocessor read. r3 holds the
- * descriptor's address to the commit, r2 the cpu id, then the row; r0, r1 are scratch. r12 is the
- * stack pointer, for the stub's unwind information.
+ * arm, v7-A and later, ARM and Thumb-2. Thread pointer: TPIDRURO, a coprocessor read. r12 holds the
+ * descriptor's address to the commit, lr the cpu id, then the row; r3 is scratch. High registers,
+ * since gcc at -O0 wants low ones for operands in Thumb code. Veneers may clobber r12, but only
+ * on a way out.
  */
 #define PERCPU_RSEQ_SYSCALL 398
 #ifdef __ARMEB__
@@ -841,65 +842,65 @@ PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_ARM_BOUND(slow) ""
 #else
-#define PERCPU_RSEQ_ARM_BOUND(slow) "cmp r2, %[bound]\n\tbhs " slow "\n\t"
+#define PERCPU_RSEQ_ARM_BOUND(slow) "cmp lr, %[bound]\n\tbhs " slow "\n\t"
 #endif
-#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                            \
-    PERCPU_RSEQ_DESCRIPTOR_32(slow)                                                \
-    "mov r12, sp\n"                                                                \
-    "71:\n\tmovw r3, #:lower16:77b - (70f + " PERCPU_RSEQ_ARM_PC ")\n\t"           \
-    "movt r3, #:upper16:77b - (70f + " PERCPU_RSEQ_ARM_PC ")\n70:\tadd r3, pc\n\t" \
-    "str r3, [%[self], #4]\n\t" PERCPU_RSEQ_START_EARLY                            \
-    "ldr r2, [%[self]]\n\t" PERCPU_RSEQ_START_LATE                                 \
-    PERCPU_RSEQ_ARM_BOUND(slow) "add r2, %[p], r2, lsl #" PERCPU_RSEQ_SHIFT "\n\t"
-#define PERCPU_RSEQ_SECTION_RESULT "mvn r2, #2\n79:\tmov %[status], r2\n\t"
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                              \
+    PERCPU_RSEQ_DESCRIPTOR_32(slow)                                                  \
+    "71:\n\tmovw r12, #:lower16:77b - (70f + " PERCPU_RSEQ_ARM_PC ")\n\t"            \
+    "movt r12, #:upper16:77b - (70f + " PERCPU_RSEQ_ARM_PC ")\n70:\tadd r12, pc\n\t" \
+    "str r12, [%[self], #4]\n\t" PERCPU_RSEQ_START_EARLY                             \
+    "ldr lr, [%[self]]\n\t" PERCPU_RSEQ_START_LATE                                   \
+    PERCPU_RSEQ_ARM_BOUND(slow) "add lr, %[p], lr, lsl #" PERCPU_RSEQ_SHIFT "\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "mvn lr, #2\n79:\tmov %[status], lr\n\t"
 
-#define PERCPU_RSEQ_ARM_RMW(insn) "ldr r1, [r2]\n\t" insn " r1, r1, %[v]\n\tstr r1, [r2]\n\t"
+#define PERCPU_RSEQ_ARM_RMW(insn) "ldr r3, [lr]\n\t" insn " r3, r3, %[v]\n\tstr r3, [lr]\n\t"
 #define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_ARM_RMW("add")
 #define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_ARM_RMW("and")
 #define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_ARM_RMW("orr")
-#define PERCPU_RSEQ_OP_STORE_32 "str %[v], [r2]\n\t"
-#define PERCPU_RSEQ_OP_LOAD_32 "ldr %[out], [r2]\n\t"
+#define PERCPU_RSEQ_OP_STORE_32 "str %[v], [lr]\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "ldr %[out], [lr]\n\t"
 #define PERCPU_RSEQ_OP_ADD_RETURN_32 \
-    "ldr %[out], [r2]\n\tadd %[out], %[out], %[v]\n\tstr %[out], [r2]\n\t"
-#define PERCPU_RSEQ_OP_XCHG_32 "ldr %[out], [r2]\n\tstr %[v], [r2]\n\t"
+    "ldr %[out], [lr]\n\tadd %[out], %[out], %[v]\n\tstr %[out], [lr]\n\t"
+#define PERCPU_RSEQ_OP_XCHG_32 "ldr %[out], [lr]\n\tstr %[v], [lr]\n\t"
 #define PERCPU_RSEQ_OP_CMPXCHG_32 \
-    "ldr %[out], [r2]\n\tcmp %[out], %[expected]\n\tbne 73f\n\tstr %[v], [r2]\n\t"
+    "ldr %[out], [lr]\n\tcmp %[out], %[expected]\n\tbne 73f\n\tstr %[v], [lr]\n\t"
 /* dmb: once the drain is seen to be over, so is what it did to the head. */
 #define PERCPU_RSEQ_OP_PUSH(slow)                                   \
-    "ldr r1, [r2, #4]\n\tdmb ish\n\tcmp r1, #0\n\tbne " slow "\n\t" \
-    "ldr r1, [r2]\n\tstr r1, [%[node], %[next]]\n\tstr %[node], [r2]\n\t"
+    "ldr r3, [lr, #4]\n\tdmb ish\n\tcmp r3, #0\n\tbne " slow "\n\t" \
+    "ldr r3, [lr]\n\tstr r3, [%[node], %[next]]\n\tstr %[node], [lr]\n\t"
 #define PERCPU_RSEQ_OP_POP(slow)                                                     \
-    "ldr r1, [r2, #4]\n\tdmb ish\n\tcmp r1, #0\n\tbne " slow "\n\t"                  \
-    "ldr %[out], [r2]\n\tcmp %[out], #0\n\tbeq 73f\n\tldr r1, [%[out], %[next]]\n\t" \
-    "str r1, [r2]\n\t"
+    "ldr r3, [lr, #4]\n\tdmb ish\n\tcmp r3, #0\n\tbne " slow "\n\t"                  \
+    "ldr %[out], [lr]\n\tcmp %[out], #0\n\tbeq 73f\n\tldr r3, [%[out], %[next]]\n\t" \
+    "str r3, [lr]\n\t"
 #ifdef PERCPU_RSEQ_TICKS
 /*
  * The first dmb: the idle buffer was the live one until the last commit; nobody may see it change
  * before that. The second: who reads the new sequence number sees the buffer it announces.
  */
-#define PERCPU_RSEQ_OP_PUBLISH                                                             \
-    "ldr %[out], [r2]\n\tadd %[out], %[out], #1\n\tand r1, %[out], #1\n\t"                 \
-    "add r1, r2, r1, lsl #4\n\tdmb ishst\n\tstr %[v], [r1, #8]\n\t"                        \
-    "str %[v_high], [r1, #12]\n\tisb\n\tmrrc p15, 1, r0, r4, c14\n\tstr r0, [r1, #16]\n\t" \
-    "str r4, [r1, #20]\n\tdmb ish\n\tstr %[out], [r2]\n\t"
+#define PERCPU_RSEQ_OP_PUBLISH                                                              \
+    "ldr %[out], [lr]\n\tadd %[out], %[out], #1\n\tand r3, %[out], #1\n\t"                  \
+    "add r3, lr, r3, lsl #4\n\tdmb ishst\n\tstr %[v], [r3, #8]\n\t"                         \
+    "str %[v_high], [r3, #12]\n\tisb\n\tmrrc p15, 1, r8, r10, c14\n\tstr r8, [r3, #16]\n\t" \
+    "str r10, [r3, #20]\n\tdmb ish\n\tstr %[out], [lr]\n\t"
 #define PERCPU_RSEQ_OP_STAMP "ldr %[cpu], [%[self]]\n\tmrrc p15, 1, %[out], %[out_high], c14\n\t"
 #endif
 #define PERCPU_RSEQ_VALUE "r"
 #define PERCPU_RSEQ_ADDEND "rI" /* I: what fits a data-processing immediate */
-#define PERCPU_RSEQ_CLOBBERS "r1", "r2", "r3", "r12", "cc"
+#define PERCPU_RSEQ_CLOBBERS "r3", "r12", "lr", "cc"
 #define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
-#define PERCPU_RSEQ_PUBLISH_CLOBBERS PERCPU_RSEQ_CLOBBERS, "r0", "r4", "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS PERCPU_RSEQ_CLOBBERS, "r8", "r10", "memory"
 
 /*
- * arm unwinds by tables of its own: sp = r3; sp += 32; pop pc; sp = r12. Weak: who unwinds has the
- * routine, and who does not needs no library for it. mov pc keeps to the instruction set.
+ * arm unwinds by tables of its own, in which nothing sets pc and leaves sp alone, short of a routine
+ * from a library that C programs do not need. So a backtrace ends here. mov pc keeps to the
+ * instruction set.
  */
-#define PERCPU_RSEQ_STUB_UNWIND "\t.fnstart\n\t.weak __aeabi_unwind_cpp_pr1\n"
-#define PERCPU_RSEQ_STUB_UNWIND_END "\t.unwind_raw 0, 0x93, 0x07, 0x88, 0x00, 0x9c\n\t.fnend\n"
-#define PERCPU_RSEQ_STUB                                                          \
-    "\tldr r1, [r3, #48]\n\tldr r2, [r1]\n\tadd r2, r2, #1\n\tstr r2, [r1]\n"     \
-    "\ttst r2, #255\n\tmvn r2, #0\n\tbeq 1f\n\tldr r1, [r3, #32]\n\tmov pc, r1\n" \
-    "1:\tldr r1, [r3, #40]\n\tmov pc, r1\n"
+#define PERCPU_RSEQ_STUB_UNWIND "\t.fnstart\n\t.cantunwind\n"
+#define PERCPU_RSEQ_STUB_UNWIND_END "\t.fnend\n"
+#define PERCPU_RSEQ_STUB                                                           \
+    "\tldr r3, [r12, #48]\n\tldr lr, [r3]\n\tadd lr, lr, #1\n\tstr lr, [r3]\n"     \
+    "\ttst lr, #255\n\tmvn lr, #0\n\tbeq 1f\n\tldr r3, [r12, #32]\n\tmov pc, r3\n" \
+    "1:\tldr r3, [r12, #40]\n\tmov pc, r3\n"
 /* Older arm reads the thread pointer by a call into the kernel's helper page: fallback. */
 
 #elif defined(__powerpc64__) && defined(__LITTLE_ENDIAN__) && defined(_CALL_ELF) && _CALL_ELF == 2
@@ -1477,6 +1478,17 @@ __asm__(".ifndef " PERCPU_RSEQ_STUB_NAME "\n"
 #define PERCPU_RSEQ_LABEL_BARRIER() ((void)0)
 #endif
 
+/*
+ * gcc takes an asm goto for one instruction, and where it needs to know distances (arm: literal
+ * pools, cbz) the assembler then refuses what it wrote.
+ */
+#if defined(__arm__) && !defined(__clang__)
+#define PERCPU_RSEQ_ASM_GOTO 0
+#else
+#define PERCPU_RSEQ_ASM_GOTO 1
+#endif
+
+#if PERCPU_RSEQ_ASM_GOTO
 #define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                    \
     PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v,        \
                                               uint32_t bound)                                  \
@@ -1492,6 +1504,21 @@ __asm__(".ifndef " PERCPU_RSEQ_STUB_NAME "\n"
         PERCPU_RSEQ_LABEL_BARRIER();                                                           \
         return -1;                                                                             \
     }
+#else
+#define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                        \
+    PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v,            \
+                                              uint32_t bound)                                      \
+    {                                                                                              \
+        uint32_t status;                                                                           \
+        __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")                                          \
+                             op PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT                 \
+                         : [status] "=r"(status)                                                   \
+                         : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p), [v] value(v), \
+                           [bound] PERCPU_RSEQ_INPUT(bound)                                        \
+                         : PERCPU_RSEQ_CLOBBERS __VA_ARGS__);                                      \
+        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                           \
+    }
+#endif
 
 #define PERCPU_RSEQ_COMMA_MEMORY , "memory"
 #define PERCPU_RSEQ_RESULT(op, ...)                                                          \
@@ -1543,6 +1570,7 @@ PERCPU_RSEQ_DEFINE_WIDTH(64)
 PERCPU_RSEQ_INLINE int percpu_rseq_push(percpu_rseq_self_t self, struct percpu_rseq_list *p,
                                         void *node, size_t next, uint32_t bound)
 {
+#if PERCPU_RSEQ_ASM_GOTO
     __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") PERCPU_RSEQ_OP_PUSH("%l[slow]")
                      PERCPU_RSEQ_SECTION_END
                  : /* no outputs */
@@ -1554,6 +1582,16 @@ PERCPU_RSEQ_INLINE int percpu_rseq_push(percpu_rseq_self_t self, struct percpu_r
 slow:
     PERCPU_RSEQ_LABEL_BARRIER();
     return -1;
+#else
+    uint32_t status;
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f") PERCPU_RSEQ_OP_PUSH("79f")
+                         PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
+                     : [status] "=r"(status)
+                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p), [node] "r"(node),
+                       [next] "r"(next), [bound] PERCPU_RSEQ_INPUT(bound)
+                     : PERCPU_RSEQ_LIST_CLOBBERS);
+    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
+#endif
 }
 
 PERCPU_RSEQ_INLINE int percpu_rseq_pop(percpu_rseq_self_t self, struct percpu_rseq_list *p,
