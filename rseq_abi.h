@@ -172,9 +172,16 @@ PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
  *                        abort starts over.
  *   SECTION_END          the address after the commit
  *   SECTION_RESULT       for sections that return a value: %[status] becomes
- *                        PERCPU_RSEQ_COMMITTED after a commit, something else otherwise
+ *                        PERCPU_RSEQ_COMMITTED after a commit, something else otherwise: what a
+ *                        way out finds in the register of the cpu id, an id or the row's address
  *   OP_...               load / compute / commit of each operation; its only store to shared memory
  *                        is its last instruction
+ *   VALUE, ADDEND        constraints of %[v]; CLOBBERS, LIST_CLOBBERS, PUBLISH_CLOBBERS
+ *   STUB_SIGNATURE, STUB the abort stub [E], with its unwind information
+ *
+ * Operands: %[self] the address of cpu_id, %[p], %[bound], and as [F] says %[v], %[expected],
+ * %[node], %[next], %[out], %[cpu]; where a word has 32 bits the halves %[v], %[v_high] in PUBLISH,
+ * %[out], %[out_high] in STAMP.
  *
  * Local labels: 71 restart, 72 start, 73 after the commit, 77 descriptor, 79 end. Numeric, since
  * named labels are duplicated by inlining and LTO. `?` in section flags: the data belongs to the
@@ -1699,18 +1706,35 @@ static inline void percpu_rseq_valgrind_untrack(const void *start, size_t length
  * 2. percpu_rseq_tp() and PERCPU_RSEQ_TP_BIAS: thread pointer + bias must be mapped memory in every
  *    thread. The id is now read from an area and `make selftest` shows it. If the thread pointer
  *    costs a trap or a call, stop: leave the block out, and operations take the fallback.
- * 3. Pick three or four caller-saved registers, none that the linker or the PLT uses: one for the
- *    descriptor's address (alive to the commit), one for cpu id and row, the rest scratch.
- * 4. SECTION_BEGIN: the address of 77 position-independently; a 64-bit store (32-bit: the low word,
- *    by endianness) to cpu_id + 4; label 72 directly after it; an unsigned load of cpu_id, an
- *    unsigned compare with %[bound].
+ * 3. Pick three or four caller-saved registers, none that the linker or the PLT uses between 71 and
+ *    the commit: one for the descriptor's address (alive to the commit), one for cpu id and row,
+ *    the rest scratch. What is left must do for up to six operands at -O0 -fPIC with a frame
+ *    pointer; if it does not, let operands be in memory (PERCPU_RSEQ_INPUT, as on i386) or take
+ *    registers that gcc does not give to operands (as in Thumb code). Where a register is no base
+ *    (r0 on ppc, s390): PERCPU_RSEQ_SELF_OPERAND.
+ * 4. SECTION_BEGIN: the address of 77 position-independently (no such address: through an operand
+ *    that makes the compiler find the table, as on ppc and i386; never by a call); a store of it to
+ *    cpu_id + 4, of 64 bits, or on a 32-bit machine of the low word only (big-endian: cpu_id + 8);
+ *    label 72 directly after it; a load of cpu_id, without sign extension; an unsigned compare
+ *    with %[bound]. PERCPU_RSEQ_DESCRIPTOR_32 where there is no .quad of an address.
+ *    Branches to `slow`: as far as a function is long, or into another section. Where a
+ *    conditional one does not reach, branch around a jump. Where gcc must know how long code is,
+ *    no asm goto (PERCPU_RSEQ_ASM_GOTO).
  * 5. The OP_ strings. Nothing but the last instruction may store to shared memory. No call, no
  *    stack, no instruction that the assembler may turn into several with the store among them.
- *    PUBLISH on a weakly ordered machine: a release barrier before, or in, the commit.
- * 6. The stub: signature, then count, restart, give up. Its unwind line: DW_CFA_val_expression for
- *    the return column = the word at descriptor register + 32. Where the return column is an
- *    ordinary register choose a pseudo register with .cfi_return_column.
- * 7. Prove it: the every-instruction test on a kernel of that architecture, then the storms. Until
+ *    PUBLISH on a weakly ordered machine: a release barrier before, or in, the commit. Offsets in
+ *    struct percpu_rseq_stamped: buffers begin at 8, on i386 at 4. A 32-bit row has lost the high
+ *    bits of the cpu id: STAMP loads it again. A clock that can only be stored to memory:
+ *    PERCPU_RSEQ_STAMP_WORD. None that user code can read: neither PUBLISH nor STAMP, nor TICKS.
+ * 6. The stub: signature, then count, restart, give up. It uses what sections clobber, and no more:
+ *    a register for its jumps too. The kernel keeps the mode that the section ran in (ARM, Thumb):
+ *    so must the stub, and its address has no mode bit. Its unwind line: DW_CFA_val_expression for
+ *    the return column = the word at descriptor register + 32 (32-bit big-endian: + 36). Where the
+ *    return column is an ordinary register choose a pseudo register with .cfi_return_column.
+ * 7. Teach the tests: test/sections.h (a trap, instruction lengths, the instruction that arms, the
+ *    register of the instruction pointer), test/descriptors.pl, test/kernels/rows.
+ * 8. Prove it: the every-instruction test on a kernel of that architecture, at -O0 and -O2, with
+ *    and without -fPIC, in each mode; then the storms. See it fail with each PERCPU_BREAK_*. Until
  *    then PERCPU_RSEQ_SECTIONS stays 0.
  */
 
