@@ -215,64 +215,17 @@ PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
  * no other way to find data, is told where its count is.
  */
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-#define PERCPU_RSEQ_QUAD(address) "0, " address
+#define PERCPU_RSEQ_QUAD(address) ".long 0, " address "\n\t"
 #else
-#define PERCPU_RSEQ_QUAD(address) address ", 0"
+#define PERCPU_RSEQ_QUAD(address) ".long " address ", 0\n\t"
 #endif
-#define PERCPU_RSEQ_DESCRIPTOR_32(slow)                                                                                                               \
-    ".pushsection __rseq_cs, \"aw?\"\n\t.balign 64\n"                                                                                                 \
-    "77:\n\t.long 0, 0, " PERCPU_RSEQ_QUAD("72f") ", " PERCPU_RSEQ_QUAD(                                                                              \
-        "73f - 72f") ", " PERCPU_RSEQ_QUAD(PERCPU_RSEQ_STUB_NAME) "\n\t"                                                                              \
-                                                                  ".long " PERCPU_RSEQ_QUAD("71f") ", " PERCPU_RSEQ_QUAD(slow) ", " PERCPU_RSEQ_QUAD( \
-                                                                      "percpu_rseq_aborts_v1") ","                                                    \
-                                                                                               " "                                                    \
-                                                                                               "0"                                                    \
-                                                                                               ","                                                    \
-                                                                                               " "                                                    \
-                                                                                               "0"                                                    \
-                                                                                               "\n\t.popsection\n\t"                                  \
-                                                                                               "."                                                    \
-                                                                                               "p"                                                    \
-                                                                                               "u"                                                    \
-                                                                                               "s"                                                    \
-                                                                                               "h"                                                    \
-                                                                                               "s"                                                    \
-                                                                                               "e"                                                    \
-                                                                                               "c"                                                    \
-                                                                                               "t"                                                    \
-                                                                                               "i"                                                    \
-                                                                                               "o"                                                    \
-                                                                                               "n"                                                    \
-                                                                                               " "                                                    \
-                                                                                               "_"                                                    \
-                                                                                               "_"                                                    \
-                                                                                               "r"                                                    \
-                                                                                               "s"                                                    \
-                                                                                               "e"                                                    \
-                                                                                               "q"                                                    \
-                                                                                               "_"                                                    \
-                                                                                               "c"                                                    \
-                                                                                               "s"                                                    \
-                                                                                               "_"                                                    \
-                                                                                               "p"                                                    \
-                                                                                               "t"                                                    \
-                                                                                               "r"                                                    \
-                                                                                               "_"                                                    \
-                                                                                               "a"                                                    \
-                                                                                               "r"                                                    \
-                                                                                               "r"                                                    \
-                                                                                               "a"                                                    \
-                                                                                               "y"                                                    \
-                                                                                               ","                                                    \
-                                                                                               " "                                                    \
-                                                                                               "\"aw?\"\n\t"                                          \
-                                                                                               "."                                                    \
-                                                                                               "l"                                                    \
-                                                                                               "o"                                                    \
-                                                                                               "n"                                                    \
-                                                                                               "g"                                                    \
-                                                                                               " " PERCPU_RSEQ_QUAD(                                  \
-                                                                                                   "77b") "\n\t.popsection\n\t"
+#define PERCPU_RSEQ_DESCRIPTOR_32(slow)                                                            \
+    ".pushsection __rseq_cs, \"aw?\"\n\t.balign 64\n77:\n\t.long 0, 0\n\t" PERCPU_RSEQ_QUAD("72f") \
+        PERCPU_RSEQ_QUAD("73f - 72f") PERCPU_RSEQ_QUAD(PERCPU_RSEQ_STUB_NAME)                      \
+            PERCPU_RSEQ_QUAD("71f") PERCPU_RSEQ_QUAD(slow) PERCPU_RSEQ_QUAD(                       \
+                "percpu_rseq_aborts_v1") ".long 0, 0\n\t.popsection\n\t"                           \
+                                         ".pushsection __rseq_cs_ptr_array, "                      \
+                                         "\"aw?\"\n\t" PERCPU_RSEQ_QUAD("77b") ".popsection\n\t"
 
 /* PERCPU_BREAK_*: for the mutation check. Each breaks one rule, and the tests must notice. */
 #ifdef PERCPU_BREAK_LATE_START /* start label one instruction late */
@@ -898,9 +851,9 @@ PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
 #define PERCPU_RSEQ_PUBLISH_CLOBBERS PERCPU_RSEQ_CLOBBERS, "r8", "r10", "memory"
 
 /*
- * arm unwinds by tables of its own, in which nothing sets pc and leaves sp alone, short of a routine
- * from a library that C programs do not need. So a backtrace ends here. mov pc keeps to the
- * instruction set.
+ * arm unwinds by tables of its own, in which nothing sets pc and leaves sp alone, short of a
+ * routine from a library that C programs do not need. So a backtrace ends here. mov pc keeps to
+ * the instruction set.
  */
 #define PERCPU_RSEQ_STUB_UNWIND "\t.fnstart\n\t.cantunwind\n"
 #define PERCPU_RSEQ_STUB_UNWIND_END "\t.fnend\n"
