@@ -189,7 +189,7 @@ static uint64_t model_drain(struct object *o, const struct args *a)
 }
 
 #define TICKS_NOW (~UINT64_C(0)) /* in a model: any time during the case */
-#ifdef PERCPU_RSEQ_TICKS /* or else neither is a section */
+#ifdef PERCPU_RSEQ_TICKS         /* or else neither is a section */
 static NOINLINE uint64_t run_gauge_set(const struct args *a)
 {
     double value;
@@ -522,13 +522,21 @@ static const struct percpu_rseq_site *find_site(const struct op *op, int kind,
     return t.found;
 }
 
+/* Is each half of @x, as it may have been written, one of @a or @b? */
+static int halves_of(uint64_t x, uint64_t a, uint64_t b)
+{
+    return ((uint32_t)x == (uint32_t)a || (uint32_t)x == (uint32_t)b) &&
+           (x >> 32 == a >> 32 || x >> 32 == b >> 32);
+}
+
 /* @dirty: an aborted section may have written the idle buffer, and nobody reads that. */
 static void compare_stamped(const struct percpu_rseq_stamped *real, struct percpu_rseq_stamped *m,
                             int dirty)
 {
     unsigned idle = (unsigned)~m->seq & 1;
-    if (dirty &&
-        (real->buffer[idle].value == t.args.v || real->buffer[idle].value == m->buffer[idle].value))
+    const uint64_t value = real->buffer[idle].value, was = m->buffer[idle].value;
+    if (dirty && (value == t.args.v || value == was ||
+                  (UINTPTR_MAX == 0xffffffffu && halves_of(value, t.args.v, was))))
         m->buffer[idle] = real->buffer[idle];
     for (unsigned b = 0; b < 2; b++) {
         uint64_t now = real->buffer[b].ticks;
