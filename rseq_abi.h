@@ -95,6 +95,16 @@ struct percpu_rseq_site {
 #define PERCPU_RSEQ_AT_ALIGN 28
 #define PERCPU_RSEQ_CPU_ID_OFFSET 4
 
+/*
+ * How a section finds its thread's area, and for which CPUs it runs. One per process, found out
+ * once. from_tp and bound are one aligned word, which some processors load at once.
+ */
+struct percpu_rseq_reach {
+    int32_t from_tp;   /* cpu_id's address - (biased) thread pointer; 0 unknown */
+    uint32_t bound;    /* critical sections run for ids below; 0 nowhere */
+    intptr_t from_own; /* the area's address - that of our own; where an executable is faster so */
+};
+
 /* Everything the library keeps per thread. Readable by a debugger, written by its thread only. */
 struct percpu_rseq_thread {
     struct percpu_rseq_area area; /* given to the kernel only where libc has none */
@@ -137,6 +147,7 @@ PERCPU_RSEQ_OFFSET_IS(percpu_rseq_descriptor, abort_ip, 24);
 PERCPU_RSEQ_OFFSET_IS(percpu_rseq_site, restart_ip, 32);
 PERCPU_RSEQ_OFFSET_IS(percpu_rseq_site, slow_ip, 40);
 PERCPU_RSEQ_OFFSET_IS(percpu_rseq_thread, length, 64);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_reach, bound, 4);
 PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_area) == 64, "area");
 PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
 
@@ -306,14 +317,14 @@ PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
 }
 #define PERCPU_RSEQ_HAVE_READ 1
 
-typedef intptr_t percpu_rseq_self_t;
-#define PERCPU_RSEQ_SELF(off) (off)
+#define PERCPU_RSEQ_AT(off) (off)
+#define PERCPU_RSEQ_SELF_OPERAND(at) [off] "r"(at)
 
 #define PERCPU_RSEQ_SECTIONS 1
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_X86_BOUND(slow) ""
 #else
-#define PERCPU_RSEQ_X86_BOUND(slow) "cmpl %k[bound], %%ecx\n\tjae " slow "\n\t"
+#define PERCPU_RSEQ_X86_BOUND(slow) "cmpl %[bound], %%ecx\n\tjae " slow "\n\t"
 #endif
 #ifdef PERCPU_BREAK_STALE_CPU /* cpu_id is read once, before the restart address */
 #define PERCPU_RSEQ_X86_STALE "movl " PERCPU_RSEQ_X86_CPU ", %%edx\n\t"
@@ -329,6 +340,13 @@ typedef intptr_t percpu_rseq_self_t;
     "\n\t" PERCPU_RSEQ_START_EARLY PERCPU_RSEQ_X86_FRESH PERCPU_RSEQ_START_LATE \
     PERCPU_RSEQ_X86_BOUND(slow) "shlq $" PERCPU_RSEQ_SHIFT ", %%rcx\n\t"
 #define PERCPU_RSEQ_SECTION_RESULT "movl $-3, %%ecx\n79:\tmovl %%ecx, %k[status]\n\t"
+/*
+ * For a handle in memory: the row is %[base] plus the CPU's offset, and the bound is a word of the
+ * handle's that is 0 until base is set. Loads are not reordered here: who sees the one sees the
+ * other.
+ */
+#define PERCPU_RSEQ_OP_ADD_ELEMENT "addq %[base], %%rcx\n\taddq %[v], (%%rcx, %[i], 8)\n\t"
+#define PERCPU_RSEQ_OP_ADD_FIRST "addq %[base], %%rcx\n\taddq %[v], (%%rcx)\n\t"
 
 #define PERCPU_RSEQ_OP_ADD_32 "addl %k[v], (%[p], %%rcx)\n\t"
 #define PERCPU_RSEQ_OP_ADD_64 "addq %[v], (%[p], %%rcx)\n\t"
@@ -431,11 +449,15 @@ PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
     return t;
 }
 
+#ifndef __AARCH64EB__ /* nobody has run them there */
 #define PERCPU_RSEQ_SECTIONS 1
+#endif
+/* The bound stays in the upper half of the word that it comes in, from_tp being the lower. */
+#define PERCPU_RSEQ_BOUND_IN_UPPER_HALF 1
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_A64_BOUND(slow) ""
 #else
-#define PERCPU_RSEQ_A64_BOUND(slow) "cmp w10, %w[bound]\n\tb.hs " slow "\n\t"
+#define PERCPU_RSEQ_A64_BOUND(slow) "cmp x10, %[bound], lsr #32\n\tb.hs " slow "\n\t"
 #endif
 #define PERCPU_RSEQ_SECTION_BEGIN(slow)                                               \
     PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                             \
@@ -681,11 +703,11 @@ static inline uint64_t percpu_rseq_ticks_ordered(void)
  */
 #ifdef __PCREL__
 #define PERCPU_RSEQ_PPC_ADDRESS(reg, symbol) "pla " reg ", " symbol "@pcrel\n\t"
-#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "b"(self)
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "b"(at)
 #else
 #define PERCPU_RSEQ_PPC_ADDRESS(reg, symbol) \
     "addis " reg ", 2, " symbol "@toc@ha\n\taddi " reg ", " reg ", " symbol "@toc@l\n\t"
-#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "b"(self), [toc] "r"(&percpu_rseq_aborts_v1)
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "b"(at), [toc] "r"(&percpu_rseq_aborts_v1)
 #endif
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_PPC_BOUND(slow) ""
@@ -797,7 +819,7 @@ static inline uint64_t percpu_rseq_ticks_ordered(void) /* stck serialises */
 }
 
 #define PERCPU_RSEQ_SECTIONS 1
-#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "a"(self)
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "a"(at)
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_S390_BOUND(slow) ""
 #else
@@ -911,10 +933,16 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 #define PERCPU_RSEQ_OFFSET_FROM_OWN 0
 #endif
 
+#ifndef PERCPU_RSEQ_BOUND_IN_UPPER_HALF
+#define PERCPU_RSEQ_BOUND_IN_UPPER_HALF 0
+#endif
+
 /* Before the offset is known: leave for the slow path before anything is written through it. */
 #if PERCPU_RSEQ_OFFSET_FROM_OWN
+#define PERCPU_RSEQ_OFFSET(reach) ((reach)->from_own)
 #define PERCPU_RSEQ_UNSET(off) 0
 #else
+#define PERCPU_RSEQ_OFFSET(reach) ((intptr_t)(reach)->from_tp)
 #define PERCPU_RSEQ_UNSET(off) ((off) == 0)
 #endif
 
@@ -924,18 +952,16 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
  * Generic: the offset leads from the (biased) thread pointer to cpu_id. Never 0: areas are
  * 32-aligned.
  */
-typedef char *percpu_rseq_self_t;
-#define PERCPU_RSEQ_SELF(off) (percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + (off))
+#define PERCPU_RSEQ_AT(off) (percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + (off))
 
 PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_cpu_id(intptr_t off)
 {
-    return *(volatile uint32_t *)(void *)PERCPU_RSEQ_SELF(off);
+    return *(volatile uint32_t *)(void *)PERCPU_RSEQ_AT(off);
 }
 
 PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
 {
-    return *(volatile uint32_t *)(void *)(PERCPU_RSEQ_SELF(off) - PERCPU_RSEQ_CPU_ID_OFFSET +
-                                          member);
+    return *(volatile uint32_t *)(void *)(PERCPU_RSEQ_AT(off) - PERCPU_RSEQ_CPU_ID_OFFSET + member);
 }
 #endif
 
@@ -1179,11 +1205,42 @@ __asm__(
  * results: plain asm whose status says what happened, because asm goto outputs are lost on the
  * taken edge by clang up to 14 and refused by gcc before 11.
  */
-#if PERCPU_RSEQ_OFFSET_FROM_OWN || defined(__x86_64__)
-#define PERCPU_RSEQ_SELF_OPERAND(self) [off] "r"(self)
-#elif !defined(PERCPU_RSEQ_SELF_OPERAND) /* where any register may be a base */
-#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "r"(self)
+#ifndef PERCPU_RSEQ_SELF_OPERAND /* where any register may be a base */
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "r"(at)
 #endif
+
+/* What every section needs: where this thread's cpu_id is, and for which ids to go on. */
+typedef struct {
+    intptr_t at; /* what the section reads cpu_id through */
+#if PERCPU_RSEQ_BOUND_IN_UPPER_HALF
+    uint64_t bound;
+#define PERCPU_RSEQ_BOUND(n) ((uint64_t)(n) << 32)
+#else
+    uint32_t bound;
+#define PERCPU_RSEQ_BOUND(n) (n)
+#endif
+} percpu_rseq_self_t;
+
+/* Return: the area's offset is known. */
+PERCPU_RSEQ_INLINE int percpu_rseq_self(const struct percpu_rseq_reach *reach,
+                                        percpu_rseq_self_t *self)
+{
+#if PERCPU_RSEQ_BOUND_IN_UPPER_HALF /* one load */
+    intptr_t off;
+    __builtin_memcpy(&self->bound, reach, sizeof self->bound);
+    off = (int32_t)(uint32_t)self->bound;
+#else
+    intptr_t off = PERCPU_RSEQ_OFFSET(reach);
+    self->bound = reach->bound;
+#endif
+    self->at = (intptr_t)PERCPU_RSEQ_AT(off);
+    return !PERCPU_RSEQ_UNSET(off);
+}
+#define PERCPU_RSEQ_SELF(reach)          \
+    percpu_rseq_self_t self;             \
+    if (!percpu_rseq_self(reach, &self)) \
+    return -1
+#define PERCPU_RSEQ_SELF_OPERANDS PERCPU_RSEQ_SELF_OPERAND(self.at), [bound] "r"(self.bound)
 
 /* gcc < 8.1 and clang < 13 misplace code around the label without this barrier. */
 #if (defined(__clang__) && __clang_major__ < 14) || (!defined(__clang__) && __GNUC__ < 9)
@@ -1192,75 +1249,122 @@ __asm__(
 #define PERCPU_RSEQ_LABEL_BARRIER() ((void)0)
 #endif
 
-#define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                \
-    PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v,    \
-                                              uint32_t bound)                              \
-    {                                                                                      \
-        __asm__ goto(                                                                      \
-            PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") op PERCPU_RSEQ_SECTION_END               \
-            : /* no outputs */                                                             \
-            : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [v] value(v), [bound] "r"(bound) \
-            : PERCPU_RSEQ_CLOBBERS __VA_ARGS__                                             \
-            : slow);                                                                       \
-        return 0;                                                                          \
-    slow:                                                                                  \
-        PERCPU_RSEQ_LABEL_BARRIER();                                                       \
-        return -1;                                                                         \
+#define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                   \
+    PERCPU_RSEQ_INLINE int percpu_rseq_##name(const struct percpu_rseq_reach *reach, type *p, \
+                                              type v)                                         \
+    {                                                                                         \
+        PERCPU_RSEQ_SELF(reach);                                                              \
+        __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") op PERCPU_RSEQ_SECTION_END         \
+                     : /* no outputs */                                                       \
+                     : PERCPU_RSEQ_SELF_OPERANDS, [p] "r"(p), [v] value(v)                    \
+                     : PERCPU_RSEQ_CLOBBERS __VA_ARGS__                                       \
+                     : slow);                                                                 \
+        return 0;                                                                             \
+    slow:                                                                                     \
+        PERCPU_RSEQ_LABEL_BARRIER();                                                          \
+        return -1;                                                                            \
     }
 
 #define PERCPU_RSEQ_COMMA_MEMORY , "memory"
-#define PERCPU_RSEQ_RESULT(op, ...)                                            \
+/* @...: inputs besides the row. */
+#define PERCPU_RSEQ_RESULT(op, clobbers, ...)                                  \
+    uint32_t status;                                                           \
+    PERCPU_RSEQ_SELF(reach);                                                   \
     __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")                          \
                          op PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT \
                      : [status] "=r"(status), [out] "=&r"(*out)                \
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), __VA_ARGS__ \
-                     : PERCPU_RSEQ_LIST_CLOBBERS)
-
-#define PERCPU_RSEQ_DEFINE_RESULT(name, type, op)                                       \
-    PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v, \
-                                              uint32_t bound, type *out)                \
-    {                                                                                   \
-        uint32_t status;                                                                \
-        PERCPU_RSEQ_RESULT(op, [bound] "r"(bound), [v] PERCPU_RSEQ_VALUE(v));           \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                \
+                     : PERCPU_RSEQ_SELF_OPERANDS, [p] "r"(p)__VA_ARGS__        \
+                     : clobbers);                                              \
+    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1
+#define PERCPU_RSEQ_DEFINE_RESULT(name, type, op)                                             \
+    PERCPU_RSEQ_INLINE int percpu_rseq_##name(const struct percpu_rseq_reach *reach, type *p, \
+                                              type v, type *out)                              \
+    {                                                                                         \
+        PERCPU_RSEQ_RESULT(op, PERCPU_RSEQ_LIST_CLOBBERS, , [v] PERCPU_RSEQ_VALUE(v));        \
     }
 
-#define PERCPU_RSEQ_DEFINE_WIDTH(n)                                                                \
-    PERCPU_RSEQ_DEFINE_GOTO(add_u##n, uint##n##_t, PERCPU_RSEQ_ADDEND, PERCPU_RSEQ_OP_ADD_##n, )   \
-    PERCPU_RSEQ_DEFINE_GOTO(and_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_AND_##n, )    \
-    PERCPU_RSEQ_DEFINE_GOTO(or_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_OR_##n, )      \
-    PERCPU_RSEQ_DEFINE_GOTO(store_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_STORE_##n,  \
-                            PERCPU_RSEQ_COMMA_MEMORY)                                              \
-    PERCPU_RSEQ_INLINE int percpu_rseq_load_u##n(percpu_rseq_self_t self, const uint##n##_t *p,    \
-                                                 uint32_t bound, uint##n##_t *out)                 \
-    {                                                                                              \
-        uint32_t status;                                                                           \
-        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_LOAD_##n, [bound] "r"(bound));                           \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                           \
-    }                                                                                              \
-    PERCPU_RSEQ_DEFINE_RESULT(add_return_u##n, uint##n##_t, PERCPU_RSEQ_OP_ADD_RETURN_##n)         \
-    PERCPU_RSEQ_DEFINE_RESULT(xchg_u##n, uint##n##_t, PERCPU_RSEQ_OP_XCHG_##n)                     \
-    PERCPU_RSEQ_INLINE int percpu_rseq_cmpxchg_u##n(percpu_rseq_self_t self, uint##n##_t *p,       \
-                                                    uint##n##_t expected, uint##n##_t v,           \
-                                                    uint32_t bound, uint##n##_t *out)              \
-    {                                                                                              \
-        uint32_t status;                                                                           \
-        PERCPU_RSEQ_RESULT(                                                                        \
-            PERCPU_RSEQ_OP_CMPXCHG_##n, [bound] "r"(bound), [expected] "r"(expected), [v] "r"(v)); \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                           \
+#define PERCPU_RSEQ_DEFINE_WIDTH(n)                                                               \
+    PERCPU_RSEQ_DEFINE_GOTO(add_u##n, uint##n##_t, PERCPU_RSEQ_ADDEND, PERCPU_RSEQ_OP_ADD_##n, )  \
+    PERCPU_RSEQ_DEFINE_GOTO(and_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_AND_##n, )   \
+    PERCPU_RSEQ_DEFINE_GOTO(or_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_OR_##n, )     \
+    PERCPU_RSEQ_DEFINE_GOTO(store_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_STORE_##n, \
+                            PERCPU_RSEQ_COMMA_MEMORY)                                             \
+    PERCPU_RSEQ_INLINE int percpu_rseq_load_u##n(const struct percpu_rseq_reach *reach,           \
+                                                 const uint##n##_t *p, uint##n##_t *out)          \
+    {                                                                                             \
+        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_LOAD_##n, PERCPU_RSEQ_LIST_CLOBBERS, );                 \
+    }                                                                                             \
+    PERCPU_RSEQ_DEFINE_RESULT(add_return_u##n, uint##n##_t, PERCPU_RSEQ_OP_ADD_RETURN_##n)        \
+    PERCPU_RSEQ_DEFINE_RESULT(xchg_u##n, uint##n##_t, PERCPU_RSEQ_OP_XCHG_##n)                    \
+    PERCPU_RSEQ_INLINE int percpu_rseq_cmpxchg_u##n(const struct percpu_rseq_reach *reach,        \
+                                                    uint##n##_t *p, uint##n##_t expected,         \
+                                                    uint##n##_t v, uint##n##_t *out)              \
+    {                                                                                             \
+        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_CMPXCHG_##n, PERCPU_RSEQ_LIST_CLOBBERS,                 \
+                           , [expected] "r"(expected), [v] "r"(v));                               \
     }
 PERCPU_RSEQ_DEFINE_WIDTH(32)
 PERCPU_RSEQ_DEFINE_WIDTH(64)
 
-/* @next: offset in bytes of the link inside a node. */
-PERCPU_RSEQ_INLINE int percpu_rseq_push(percpu_rseq_self_t self, struct percpu_rseq_list *p,
-                                        void *node, size_t next, uint32_t bound)
+#if UINTPTR_MAX > 0xffffffffu
+#define PERCPU_RSEQ_OP_ADD_WORD PERCPU_RSEQ_OP_ADD_64
+#else
+#define PERCPU_RSEQ_OP_ADD_WORD PERCPU_RSEQ_OP_ADD_32
+#endif
+/*
+ * Add to word @i of the copies at *@base, if *@rows lets sections in: it is 0 until *@base is set,
+ * and the bound then. x86-64 reads both inside the section.
+ */
+PERCPU_RSEQ_INLINE int percpu_rseq_add_element(const struct percpu_rseq_reach *reach,
+                                               uintptr_t **base, const uint32_t *rows, size_t i,
+                                               uintptr_t v)
 {
+    PERCPU_RSEQ_SELF(reach);
+#ifdef PERCPU_RSEQ_OP_ADD_ELEMENT
+    if (__builtin_constant_p(i == 0) && i == 0)
+        __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]")
+                         PERCPU_RSEQ_OP_ADD_FIRST PERCPU_RSEQ_SECTION_END
+                     : /* no outputs */
+                     : PERCPU_RSEQ_SELF_OPERAND(self.at), [base] "m"(*base), [bound] "m"(*rows),
+                       [v] PERCPU_RSEQ_ADDEND(v)
+                     : PERCPU_RSEQ_CLOBBERS
+                     : slow);
+    else
+        __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]")
+                         PERCPU_RSEQ_OP_ADD_ELEMENT PERCPU_RSEQ_SECTION_END
+                     : /* no outputs */
+                     : PERCPU_RSEQ_SELF_OPERAND(self.at), [base] "m"(*base), [bound] "m"(*rows),
+                       [i] "r"(i), [v] PERCPU_RSEQ_ADDEND(v)
+                     : PERCPU_RSEQ_CLOBBERS
+                     : slow);
+#else
+    uintptr_t *p = __atomic_load_n(base, __ATOMIC_RELAXED);
+    self.bound = PERCPU_RSEQ_BOUND(__atomic_load_n(rows, __ATOMIC_RELAXED));
+    if (!p) /* each is checked alone: who sees the one may not see the other */
+        return -1;
+    p += i;
+    __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]")
+                     PERCPU_RSEQ_OP_ADD_WORD PERCPU_RSEQ_SECTION_END
+                 : /* no outputs */
+                 : PERCPU_RSEQ_SELF_OPERANDS, [p] "r"(p), [v] PERCPU_RSEQ_ADDEND(v)
+                 : PERCPU_RSEQ_CLOBBERS
+                 : slow);
+#endif
+    return 0;
+slow:
+    PERCPU_RSEQ_LABEL_BARRIER();
+    return -1;
+}
+
+/* @next: offset in bytes of the link inside a node. */
+PERCPU_RSEQ_INLINE int percpu_rseq_push(const struct percpu_rseq_reach *reach,
+                                        struct percpu_rseq_list *p, void *node, size_t next)
+{
+    PERCPU_RSEQ_SELF(reach);
     __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") PERCPU_RSEQ_OP_PUSH("%l[slow]")
                      PERCPU_RSEQ_SECTION_END
                  : /* no outputs */
-                 : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [node] "r"(node), [next] "r"(next),
-                   [bound] "r"(bound)
+                 : PERCPU_RSEQ_SELF_OPERANDS, [p] "r"(p), [node] "r"(node), [next] "r"(next)
                  : PERCPU_RSEQ_LIST_CLOBBERS
                  : slow);
     return 0;
@@ -1269,27 +1373,22 @@ slow:
     return -1;
 }
 
-PERCPU_RSEQ_INLINE int percpu_rseq_pop(percpu_rseq_self_t self, struct percpu_rseq_list *p,
-                                       size_t next, uint32_t bound, void **out)
+PERCPU_RSEQ_INLINE int percpu_rseq_pop(const struct percpu_rseq_reach *reach,
+                                       struct percpu_rseq_list *p, size_t next, void **out)
 {
-    uint32_t status;
-    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_POP("79f"), [bound] "r"(bound), [next] "r"(next));
-    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
+    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_POP("79f"), PERCPU_RSEQ_LIST_CLOBBERS, , [next] "r"(next));
 }
 
-PERCPU_RSEQ_INLINE int percpu_rseq_publish(percpu_rseq_self_t self, struct percpu_rseq_stamped *p,
-                                           uint64_t v, uint32_t bound, uintptr_t *out)
+PERCPU_RSEQ_INLINE int percpu_rseq_publish(const struct percpu_rseq_reach *reach,
+                                           struct percpu_rseq_stamped *p, uint64_t v,
+                                           uintptr_t *out)
 {
-    uint32_t status;
-    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
-                         PERCPU_RSEQ_OP_PUBLISH PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
-                     : [status] "=r"(status), [out] "=&r"(*out)
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [bound] "r"(bound), [v] "r"(v)
-                     : PERCPU_RSEQ_PUBLISH_CLOBBERS);
-    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
+    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_PUBLISH, PERCPU_RSEQ_PUBLISH_CLOBBERS, , [v] "r"(v));
 }
+
 /* Both from one CPU: a thread that is moved in between starts over. */
-PERCPU_RSEQ_INLINE int percpu_rseq_stamp(percpu_rseq_self_t self, uint32_t *cpu, uint64_t *out)
+PERCPU_RSEQ_INLINE int percpu_rseq_stamp(const struct percpu_rseq_reach *reach, uint32_t *cpu,
+                                         uint64_t *out)
 {
     uint32_t status;
 #ifdef PERCPU_RSEQ_STAMP_WORD
@@ -1297,10 +1396,11 @@ PERCPU_RSEQ_INLINE int percpu_rseq_stamp(percpu_rseq_self_t self, uint32_t *cpu,
 #else
     void *p = (void *)0;
 #endif
+    PERCPU_RSEQ_SELF(reach);
     __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
                          PERCPU_RSEQ_OP_STAMP PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
                      : [status] "=r"(status), [out] "=&r"(*out), [cpu] "=&r"(*cpu)
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [bound] "r"(0x7fffffffu)
+                     : PERCPU_RSEQ_SELF_OPERANDS, [p] "r"(p)
                      : PERCPU_RSEQ_PUBLISH_CLOBBERS);
     return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
 }

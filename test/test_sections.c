@@ -60,8 +60,8 @@ static struct percpu_gauge gauge;
 
 static void set_bounds(uint32_t bound)
 {
-    percpu_priv_state.bound = bound;
-    counter.rows = counters.rows = list.rows = list2.rows = gauge.rows = bound;
+    percpu_priv_state.reach.bound = bound;
+    counter.rows = counters.rows = bound; /* handles that the section reads */
 }
 
 static void make_handles(void)
@@ -72,7 +72,7 @@ static void make_handles(void)
     list2.base = &obj->list2;
     list.next = list2.next = PERCPU_LINK(struct node, next);
     gauge.base = &obj->gauge;
-    set_bounds(percpu_priv_state.bound);
+    set_bounds(percpu_priv_state.reach.bound);
 }
 
 struct args {
@@ -724,7 +724,7 @@ static void kept_trap_ends_in_fallback(const struct op *op, int kind,
 static void id_beyond_bound_stays_off_first_bank(const struct op *op)
 {
     struct object *fallback = (struct object *)percpu_priv_fallback_copy(obj);
-    const uint32_t bound = percpu_priv_state.bound;
+    const uint32_t bound = percpu_priv_state.reach.bound;
     uint64_t got;
     for (unsigned which = 0; which < 2; which++) {
         if (which && (!can_migrate || !cpus[1]))
