@@ -804,7 +804,7 @@ static PERCPU_PRIV_OUTLINE percpu_word percpu_counter_take(struct percpu_counter
  * also counts for its user and for the process. Events are array indices, typically an enum.
  *
  * Memory is allocated in chunks of PERCPU_COUNTERS_CHUNK events, by init, or by the first add to a
- * chunk of a set that PERCPU_COUNTERS_INIT made. A set with PERCPU_COUNTERS_SHARED has one row of
+ * set that PERCPU_COUNTERS_INIT made. A set with PERCPU_COUNTERS_SHARED has one row of
  * atomics instead of one per CPU: for sets that are many and rarely written.
  */
 #define PERCPU_COUNTERS_CHUNK (PERCPU_STRIDE / sizeof(percpu_word))
@@ -818,7 +818,7 @@ struct percpu_counters {
     struct percpu_counters *parent;
     percpu_word *chunk[PERCPU_COUNTERS_CHUNKS]; /* copy 0 of each; NULL: not allocated yet */
     percpu_word *taken[PERCPU_COUNTERS_CHUNKS]; /* the sums at the last take, where there was one */
-    uint32_t rows;                              /* as in a counter */
+    uint32_t rows;                              /* as in a counter; 0 while a chunk is missing */
     uint32_t children;                          /* sets whose parent this is */
     percpu_word unplaced; /* amounts that found no memory: see percpu_counters_add() */
 };
@@ -862,7 +862,7 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters
  * find no memory here; the amount then goes to set->unplaced, which no sum includes.
  *
  * Order: none, not even for the compiler.
- * Context: any. errno is preserved. Cost: per set of the chain, a counter's add and two loads.
+ * Context: any. errno is preserved. Cost: per set of the chain, a counter's add, a compare and a load.
  */
 PERCPU_RSEQ_INLINE void percpu_counters_add(struct percpu_counters *set, unsigned event,
                                             percpu_word v)
@@ -2208,7 +2208,7 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_base(void *handle_base, size_t size
     return base;
 }
 
-/* A counter's memory, or a set's, is all there: let sections in. After the bases, see [6]. */
+/* A counter's memory, or a set's, is all there: let sections in. Who sees rows sees the bases. */
 static PERCPU_PRIV_OUTLINE void percpu_priv_open(uint32_t *rows)
 {
     if (PERCPU_PRIV_LOAD(*rows))
