@@ -11,6 +11,8 @@
 # elsewhere before it, where nobody looks until they commit, and only these forms are taken for that:
 #   the link of a node being pushed    %rdx -> (node,next)      x11 -> [node, next]      t2 -> 0(t3)
 #   the idle one of a gauge's buffers  8(%r10), 16(%r10)        [x11, #8], [x11, #16]    8(t2), 16(t2)
+# i386: the row is (%edx) or (%edi); %eax -> (node,next); 4 to 16(out); a time may go to the stack.
+# arm: the row is [lr]; r3 -> [node, next]; [r3, #8] to [r3, #20].
 use strict;
 use warnings;
 
@@ -37,6 +39,8 @@ my %arch = (
     "Advanced Micro Devices X86-64" => "x86_64",
     "AArch64" => "aarch64",
     "RISC-V" => "riscv64",
+    "Intel 80386" => "i386",
+    "ARM" => "arm",
 );
 my $arch = $arch{$machine} or do { print "no sections for $machine\n"; exit 2 };
 my ($cs) = grep { $_->{name} eq "__rseq_cs" } @sections;
@@ -94,10 +98,13 @@ for (tool("objdump", "-d", "-w", "--no-show-raw-insn", sprintf("--start-address=
     $last = $at;
 }
 
-my %signature = (x86_64 => 0x53053053, aarch64 => 0xd428bc00, riscv64 => 0xf1401073);
+my %signature = (x86_64 => 0x53053053, aarch64 => 0xd428bc00, riscv64 => 0xf1401073,
+    i386 => 0x53053053, arm => 0xe7f5def3);
 my %forbidden = (
     x86_64 => qr/^(notrack\s+)?(call|ret|syscall|sysenter|int|int3|hlt|jmp|push|pop|xchg|cmpxchg|rep\w*|lock|movs[bwlq]|stos|lods|scas|cmps|ud)\b/,
     aarch64 => qr/^(bl|blr|b(?!\.)|br|ret|svc|brk|hvc|stp|ld\w*xr\w*|st\w*xr\w*|swp\w*|cas\w*|ldadd\w*|dc|ic)\b/,
+    i386 => qr/^(notrack\s+)?(call|ret|sysenter|int|int3|hlt|jmp|push|pop|xchg|cmpxchg|rep\w*|lock(?!\s+orl\s+\$0x0,\(%esp\)$)|movs[bwl]|stos|lods|scas|cmps|ud)\b/,
+    arm => qr/^(bl|blx|bx|b(\.[nw])?|push|pop|ldm\w*|stm\w*|svc|udf|bkpt|ld[ra]e\w*|st[rl]e\w*|strd|it\w*)\s/,
     riscv64 => qr/^(jal|jalr|call|tail|ret|jr|ecall|ebreak|lr\.\w+|sc\.\w+|amo\w+)\b/,
 );
 # What reads its memory operand only.
@@ -106,11 +113,13 @@ my $reads_x86 = qr/^(cmp|test|lea|lfence|nop|j)/;
 sub memory_stored {    # the operand that an instruction writes to, if that is memory
     my $text = shift;
     $text =~ s/\s+<.*|\s+\/\/.*//;
-    $text =~ s/\s+#.*// unless $arch eq "aarch64"; # there it is an immediate
-    if ($arch eq "x86_64") {
+    $text =~ s/\s+#.*// unless $arch =~ /^a/; # there it is an immediate
+    $text =~ s/\s+@.*//;
+    return $text =~ /(\[.*\])/ ? $1 : undef if $arch eq "arm" && $text =~ /^st/;
+    if ($arch =~ /86/) {
         return if $text =~ $reads_x86;
         return $1 if $text =~ /(?:^\S+\s+|,)((?:%fs:)?-?(?:0x[0-9a-f]+)?\([^)]*\))$/;
-        return $1 if $text =~ /,(%fs:\S+)$/;
+        return $1 if $text =~ /,(%[fg]s:\S+|0x[0-9a-f]+)$/;
         return;
     }
     return $text =~ /(\[.*\])/ ? $1 : undef if $arch eq "aarch64" && $text =~ /^(st|stl)\w*\s/;
@@ -121,6 +130,8 @@ sub memory_stored {    # the operand that an instruction writes to, if that is m
 sub is_row {
     my $to = shift;
     return $to =~ /^(?:0x0)?\((%r\w+,%rcx(,1)?|%rcx,%r\w+(,1)?|%rcx)\)$/ if $arch eq "x86_64";
+    return $to =~ /^(?:0x0)?\(%ed[xi]\)$|^0x[0-9a-f]+\(%e[sb]p\)$|^\(%esp\)$/ if $arch eq "i386";
+    return $to eq "[lr]" if $arch eq "arm";
     return $to eq "[x10]" if $arch eq "aarch64";
     return $to eq "0(t1)";
 }
@@ -130,6 +141,16 @@ sub is_private {
     if ($arch eq "x86_64") {
         return 1 if $to =~ /^0x(8|10)\(%r10\)$/;
         return $text =~ /^mov\s+%rdx,/ && $to =~ /^(?:0x0)?\((%r\w+),(%r\w+)(,1)?\)$/ && $1 ne "%rcx" && $2 ne "%rcx";
+    }
+    if ($arch eq "i386") {
+        return 1 if $text =~ /^mov\s+%e[ad]x,/ && $to =~ /^-?(0x[0-9a-f]+)?\(%e(\w\w)\)$/ && $2 =~ /^[sb]p$/;
+        return 1 if $text =~ /^mov\s+%e[ad]x,/ && $to =~ /^0x(4|8|c|10)\(%e(\w\w)\)$/ && $2 !~ /^(ax|cx|dx|di)$/;
+        return 1 if $text =~ /^lock orl/;
+        return $text =~ /^mov\s+%eax,/ && $to =~ /^(?:0x0)?\((%e\w\w),(%e\w\w)(,1)?\)$/ && $1 ne "%edx" && $2 ne "%edx";
+    }
+    if ($arch eq "arm") {
+        return 1 if $to =~ /^\[r3, #(8|12|16|20)\]$/;
+        return $text =~ /^str(\.w)?\s+r3,/ && $to =~ /^\[(\w+), (\w+)\]$/ && $1 ne "lr" && $2 ne "lr";
     }
     if ($arch eq "aarch64") {
         return 1 if $to =~ /^\[x11, #(8|16)\]$/;
@@ -147,6 +168,14 @@ sub check_arming {
         $good = @i == 2 && $all =~ /^lea\s+\S+,%r11\s+# ([0-9a-f]+).*; mov\s+%r11,%fs:/;
     } elsif ($arch eq "aarch64") {
         $good = @i == 3 && $all =~ /^(?:nop|adrp\s+x9,.*); (?:add\s+x9, x9|adr\s+x9|nop).*; stu?r\s+x9, \[x\d+, #4\]$/;
+    } elsif ($arch eq "i386") {
+        $good = $all =~ /^mov\s+\S+,%eax; (?:mov\s+\$0x([0-9a-f]+)|mov\s+\S+,%ecx; lea\s+-?0x[0-9a-f]+\(%ecx\)),%ecx; mov\s+%ecx,0x4\(%eax\)$/;
+        fault "%s: loads the address 0x%x", $where, hex $1 if $good && defined $1 && hex $1 != $s->{at};
+    } elsif ($arch eq "arm") {
+        $good = $all =~ /^movw\s+ip, #(\d+).*; movt\s+ip, #(\d+).*; add\s+ip, (?:ip, )?pc.*; str(\.w)?\s+ip, \[\w+, #4\]$/;
+        my $pc = $i[2] + ($s->{start} - $i[2] == 8 ? 8 : 4);    # two of 4 bytes in ARM, 2 and 4 in Thumb
+        fault "%s: loads the address 0x%x", $where, ($2 << 16 | $1) + $pc & 0xffffffff
+            if $good && (($2 << 16 | $1) + $pc & 0xffffffff) != $s->{at};
     } else {
         $good = $all =~ /^(?:auipc\s+t0,\w+; )?(?:add|mv|addi)\s+t0,.*; sd\s+t0,4\(\w+\)(?:\s+#.*)?$/;
     }
@@ -168,7 +197,7 @@ for my $s (@sites) {
     fault "%s: signature is 0x%x", $where, word32($s->{abort} - 4)
         if word32($s->{abort} - 4) != $signature{$arch};
     fault "%s: the signature is not inside an undefined instruction", $where
-        if $arch eq "x86_64" && bytes($s->{abort} - 7, 3) ne "\x0f\xb9\x3d";
+        if $arch =~ /86/ && bytes($s->{abort} - 7, 3) ne "\x0f\xb9\x3d";
 
     my (@arm, @in);
     for (my $at = $s->{restart}; $at < $s->{start}; $at = $next{$at}) {
@@ -193,7 +222,7 @@ for my $s (@sites) {
         my $exit = $arch eq "riscv64" && $text =~ /^j\s+([0-9a-f]+)/ && $1 !~ /^0*$/
             && (hex($1) < $s->{restart} || hex($1) >= $s->{post});
         fault "%s: 0x%x: %s", $where, $at, $text if $text =~ $forbidden{$arch} && !$exit;
-        if ($text =~ /^(?:j\w+|b\.\w+|cbn?z|tbn?z|b\w+)\s.*?\b([0-9a-f]{3,})\b(?: <|$)/) {
+        if ($text =~ /^(?:j\w+|b\.\w+|cbn?z|tbn?z|b[\w.]+)\s.*?\b([0-9a-f]{3,})\b(?: <|$)/) {
             my $to = hex $1;
             fault "%s: 0x%x jumps back: %s", $where, $at, $text if $to >= $s->{restart} && $to <= $at;
         }

@@ -16,8 +16,9 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#if PERCPU_RSEQ_SECTIONS && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv) || \
-                             defined(__powerpc64__) || defined(__s390x__))
+#if PERCPU_RSEQ_SECTIONS &&                                                                       \
+    (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv) || defined(__powerpc64__) || \
+     defined(__s390x__) || defined(__i386__) || defined(__arm__))
 #define SECTIONS_CAN_TRAP 1
 
 /* The linker's names for the ends of the descriptor section. */
@@ -27,10 +28,10 @@ extern const struct percpu_rseq_site sites_end[] __asm__("__stop___rseq_cs")
     __attribute__((visibility("hidden")));
 
 /*
- * x86-64 has two kinds of trap of one byte. int3 leaves the instruction pointer one byte into the
+ * x86 has two kinds of trap of one byte. int3 leaves the instruction pointer one byte into the
  * instruction; hlt, which user code may not execute, exactly at it.
  */
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__i386__)
 #define TRAP_KINDS 2
 #define TRAP_SIZE 1
 static const char *const trap_names[TRAP_KINDS] = {"int3", "hlt"};
@@ -58,6 +59,20 @@ static const char *const trap_names[TRAP_KINDS] = {"0x0001"};
 static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x00, 0x01}};
 static const int trap_signals[TRAP_KINDS] = {SIGILL}; /* SIGTRAP under a debugger only */
 static const unsigned trap_skips[TRAP_KINDS] = {2};
+#elif defined(__thumb__) /* the kernel's breakpoint, and the same in ARM */
+#define TRAP_KINDS 1
+#define TRAP_SIZE 2
+static const char *const trap_names[TRAP_KINDS] = {"0xde01"};
+static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x01, 0xde}};
+static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
+static const unsigned trap_skips[TRAP_KINDS] = {0};
+#elif defined(__arm__)
+#define TRAP_KINDS 1
+#define TRAP_SIZE 4
+static const char *const trap_names[TRAP_KINDS] = {"0xe7f001f0"};
+static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0xf0, 0x01, 0xf0, 0xe7}};
+static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
+static const unsigned trap_skips[TRAP_KINDS] = {0};
 #else
 #define TRAP_KINDS 1
 static const char *const trap_names[TRAP_KINDS] = {"ebreak"};
@@ -84,6 +99,10 @@ __attribute__((unused)) static uintptr_t trap_ip(const void *context)
     return (uintptr_t)uc->uc_mcontext.gp_regs[32]; /* nip */
 #elif defined(__s390x__)
     return (uintptr_t)uc->uc_mcontext.psw.addr;
+#elif defined(__i386__)
+    return (uintptr_t)uc->uc_mcontext.gregs[REG_EIP];
+#elif defined(__arm__)
+    return (uintptr_t)uc->uc_mcontext.arm_pc;
 #else
     return (uintptr_t)uc->uc_mcontext.__gregs[0];
 #endif
@@ -100,25 +119,38 @@ __attribute__((unused)) static void trap_set_ip(void *context, uintptr_t ip)
     uc->uc_mcontext.gp_regs[32] = ip;
 #elif defined(__s390x__)
     uc->uc_mcontext.psw.addr = ip;
+#elif defined(__i386__)
+    uc->uc_mcontext.gregs[REG_EIP] = (greg_t)ip;
+#elif defined(__arm__)
+    uc->uc_mcontext.arm_pc = ip;
 #else
     uc->uc_mcontext.__gregs[0] = ip;
 #endif
 }
 
 /*
- * The length of the instruction at @i; 0: not one that sections consist of. On x86-64 these are the
+ * The length of the instruction at @i; 0: not one that sections consist of. On x86 these are the
  * encodings of rseq_abi.h's strings, with any registers and immediates; check_disasm.sh compares
  * with objdump.
  */
 __attribute__((unused)) static unsigned insn_length(const unsigned char *i)
 {
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__i386__)
     const unsigned char *s = i;
     unsigned imm = 0, mod, rm;
+#if defined(__x86_64__)
     if (*s == 0x64) /* fs: */
         s++;
     if ((*s & 0xf0) == 0x40) /* rex */
         s++;
+#else
+    if ((*s & 0xf8) == 0x40) /* inc */
+        return 1;
+    if ((*s & 0xf8) == 0xb8 || *s == 0xa1) /* mov: imm32, or eax from an address */
+        return 5;
+    if (*s == 0xf0) /* lock */
+        s++;
+#endif
     switch (*s++) {
     case 0x90: /* nop */
         return (unsigned)(s - i);
@@ -180,6 +212,8 @@ __attribute__((unused)) static unsigned insn_length(const unsigned char *i)
 #elif defined(__aarch64__)
     (void)i;
     return 4;
+#elif defined(__arm__)
+    return TRAP_SIZE == 4 || i[1] >= 0xe8 ? 4 : 2;
 #elif defined(__powerpc64__)
     return i[3] >> 2 == 1 ? 8 : 4;
 #elif defined(__s390x__)
@@ -222,6 +256,12 @@ __attribute__((unused)) static int insn_arms(const unsigned char *i, unsigned n)
 #elif defined(__aarch64__)
     (void)i;
     return n == 2; /* adrp, add, str */
+#elif defined(__arm__)
+    (void)i;
+    return n == 3; /* movw, movt, add, str */
+#elif defined(__i386__)
+    (void)n;
+    return i[0] == 0x89 && i[1] == 0x48; /* mov %ecx, 4(%eax) */
 #elif defined(__powerpc64__)
     (void)n;
     return i[3] >> 2 == 62; /* std */
