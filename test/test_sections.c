@@ -187,6 +187,7 @@ static uint64_t model_drain(struct object *o, const struct args *a)
 }
 
 #define TICKS_NOW (~UINT64_C(0)) /* in a model: any time during the case */
+#ifdef PERCPU_RSEQ_OP_PUBLISH
 static NOINLINE uint64_t run_gauge_set(const struct args *a)
 {
     double value;
@@ -215,6 +216,7 @@ static uint64_t model_stamp(struct object *o, const struct args *a)
     (void)a;
     return cpus[here];
 }
+#endif
 
 enum {
     EXITS_EARLY = 1, /* leaves before the commit: some boundaries are not reached */
@@ -251,8 +253,10 @@ static const struct op {
     {"push to empty", run_push_list2, model_push_list2, PUSH},
     {"pop", run_pop_list, model_pop_list, 0},
     {"pop from empty", run_pop_list2, model_pop_list2, EXITS_EARLY},
+#ifdef PERCPU_RSEQ_OP_PUBLISH
     {"gauge_set", run_gauge_set, model_gauge_set, PUBLISH},
     {"tscp_approx", run_stamp, model_stamp, 0},
+#endif
     {"drain", run_drain, model_drain, ACT_ONLY},
 };
 #define OPS (sizeof ops / sizeof ops[0])
@@ -275,8 +279,10 @@ static uint64_t ticks(void)
     uint64_t t;
     __asm__ volatile("isb\n\tmrs %0, cntvct_el0" : "=r"(t) : : "memory");
     return t;
-#elif defined(__powerpc64__) || defined(__s390x__)
+#elif defined(__powerpc64__) || defined(__s390x__) || defined(__loongarch__)
     return percpu_rseq_ticks_ordered();
+#elif !defined(PERCPU_RSEQ_TICKS)
+    return 0;
 #else
     uint64_t t;
     __asm__ volatile("rdtime %0" : "=r"(t) : : "memory");

@@ -49,7 +49,9 @@ int use_abi(void)
         answer += percpu_rseq_pop(reach, &list, 0, &popped);
         answer += percpu_rseq_publish(reach, &stamped, 1, &sequence);
         answer += percpu_rseq_stamp(reach, &w, &d);
+#ifdef PERCPU_RSEQ_TICKS
         answer += percpu_rseq_ticks() == percpu_rseq_ticks_ordered();
+#endif
 #if defined(__x86_64__)
         answer += percpu_rseq_has_rdtscp() && percpu_rseq_rdtscp(&w) == 1;
 #endif
