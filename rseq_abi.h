@@ -985,7 +985,7 @@ PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
 /* The return column is a pseudo register (72), so that the frame keeps $ra. */
 #define PERCPU_RSEQ_STUB_SIGNATURE ".word 0x002a0010\n"
 #define PERCPU_RSEQ_STUB                                                       \
-    "\t.cfi_return_column 72\n\t.cfi_def_cfa $sp, 0\n"                         \
+    "\t.cfi_return_column 72\n\t.cfi_def_cfa 3, 0\n"                           \
     "\t.cfi_escape 0x16, 0x48, 0x03, 0x80, 0x20, 0x06\n"                       \
     "\tla.local $t6, percpu_rseq_aborts_v1\n\tld.w $t7, $t6, 0\n"              \
     "\taddi.w $t7, $t7, 1\n\tst.w $t7, $t6, 0\n\tandi $t7, $t7, 255\n"         \
