@@ -916,16 +916,18 @@ PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
 }
 
 #define PERCPU_RSEQ_SECTIONS 1
+/* The bound stays in the upper half of the word that it comes in, from_tp being the lower. */
+#define PERCPU_RSEQ_BOUND_IN_UPPER_HALF 1
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_LA_BOUND(slow) ""
-#else /* slli.w: the upper half of a 32-bit operand's register is anything */
+#else
 #define PERCPU_RSEQ_LA_BOUND(slow) \
-    "slli.w $t6, %[bound], 0\n\tbltu $t5, $t6, 74f\n\tb " slow "\n74:\n\t"
+    "srli.d $t6, %[bound], 32\n\tbltu $t5, $t6, 74f\n\tb " slow "\n74:\n\t"
 #endif
 #define PERCPU_RSEQ_SECTION_BEGIN(slow)                                            \
     PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                          \
     "71:\n\tla.local $t4, 77b\n\tst.d $t4, %[self], 4\n\t" PERCPU_RSEQ_START_EARLY \
-    "ld.w $t5, %[self], 0\n\t" PERCPU_RSEQ_START_LATE                              \
+    "ld.wu $t5, %[self], 0\n\t" PERCPU_RSEQ_START_LATE                             \
     PERCPU_RSEQ_LA_BOUND(slow) "slli.d $t5, $t5, " PERCPU_RSEQ_SHIFT               \
                                "\n\tadd.d $t5, $t5, %[p]\n\t"
 #define PERCPU_RSEQ_SECTION_RESULT "addi.w $t5, $zero, -3\n79:\tmove %[status], $t5\n\t"
@@ -949,6 +951,7 @@ PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
 #define PERCPU_RSEQ_OP_ADD_RETURN_64 PERCPU_RSEQ_LA_ADD_RETURN("add.d", "d")
 #define PERCPU_RSEQ_OP_XCHG_32 "ld.w %[out], $t5, 0\n\tst.w %[v], $t5, 0\n\t"
 #define PERCPU_RSEQ_OP_XCHG_64 "ld.d %[out], $t5, 0\n\tst.d %[v], $t5, 0\n\t"
+/* slli.w: the caller's 32-bit value may be extended either way in its register. */
 #define PERCPU_RSEQ_OP_CMPXCHG_32                                                   \
     "ld.w %[out], $t5, 0\n\tslli.w $t6, %[expected], 0\n\tbne %[out], $t6, 73f\n\t" \
     "st.w %[v], $t5, 0\n\t"
