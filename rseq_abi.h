@@ -1107,7 +1107,11 @@ static inline uint64_t percpu_rseq_ticks_ordered(void) /* stck serialises */
     "1:\tlg %r3, 40(%r5)\n\tbr %r3\n"
 
 #elif defined(__loongarch__) && __loongarch_grlen == 64
-/* loongarch64. Thread pointer: $tp. Sections: not yet. */
+/*
+ * loongarch64. Thread pointer: $tp. $t4 holds the descriptor's address to the commit, $t5 the cpu
+ * id, then the row; $t6, $t7 are scratch. $t0, $t1, $t3 and $t8 stay out: the PLT and far calls
+ * clobber them. Branches to C labels go through `b`: a conditional branch reaches 128 KiB only.
+ */
 #define PERCPU_RSEQ_SYSCALL 293
 #define PERCPU_RSEQ_SIGNATURE 0x002a0010u
 #define PERCPU_RSEQ_TP_BIAS 0
@@ -1118,12 +1122,109 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
     return tp;
 }
 
+#define PERCPU_RSEQ_TICKS 1 /* the stable counter: of a fixed rate, the same on every CPU */
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks(void)
+{
+    uint64_t t;
+    __asm__ volatile("rdtime.d %0, $zero" : "=r"(t));
+    return t;
+}
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
+{
+    uint64_t t;
+    __asm__ volatile("dbar 0\n\tibar 0\n\trdtime.d %0, $zero" : "=r"(t) : : "memory");
+    return t;
+}
+
+#define PERCPU_RSEQ_SECTIONS 1
+/* The bound stays in the upper half of the word that it comes in, from_tp being the lower. */
+#define PERCPU_RSEQ_BOUND_IN_UPPER_HALF 1
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_LA_BOUND(slow) ""
+#else
+#define PERCPU_RSEQ_LA_BOUND(slow) \
+    "srli.d $t6, %[bound], 32\n\tbltu $t5, $t6, 74f\n\tb " slow "\n74:\n\t"
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                            \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                          \
+    "71:\n\tla.local $t4, 77b\n\tst.d $t4, %[self], 4\n\t" PERCPU_RSEQ_START_EARLY \
+    "ld.wu $t5, %[self], 0\n\t" PERCPU_RSEQ_START_LATE                             \
+    PERCPU_RSEQ_LA_BOUND(slow) "slli.d $t5, $t5, " PERCPU_RSEQ_SHIFT               \
+                               "\n\tadd.d $t5, $t5, %[p]\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "addi.w $t5, $zero, -3\n79:\tmove %[status], $t5\n\t"
+
+#define PERCPU_RSEQ_LA_RMW(insn, w) \
+    "ld." w " $t6, $t5, 0\n\t" insn " $t6, $t6, %[v]\n\tst." w " $t6, $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_LA_RMW("add.w", "w")
+#define PERCPU_RSEQ_OP_ADD_64 PERCPU_RSEQ_LA_RMW("add.d", "d")
+#define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_LA_RMW("and", "w")
+#define PERCPU_RSEQ_OP_AND_64 PERCPU_RSEQ_LA_RMW("and", "d")
+#define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_LA_RMW("or", "w")
+#define PERCPU_RSEQ_OP_OR_64 PERCPU_RSEQ_LA_RMW("or", "d")
+#define PERCPU_RSEQ_OP_STORE_32 "st.w %[v], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_STORE_64 "st.d %[v], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "ld.w %[out], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_LOAD_64 "ld.d %[out], $t5, 0\n\t"
+#define PERCPU_RSEQ_LA_ADD_RETURN(insn, w)                         \
+    "ld." w " %[out], $t5, 0\n\t" insn " %[out], %[out], %[v]\n\t" \
+    "st." w " %[out], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 PERCPU_RSEQ_LA_ADD_RETURN("add.w", "w")
+#define PERCPU_RSEQ_OP_ADD_RETURN_64 PERCPU_RSEQ_LA_ADD_RETURN("add.d", "d")
+#define PERCPU_RSEQ_OP_XCHG_32 "ld.w %[out], $t5, 0\n\tst.w %[v], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 "ld.d %[out], $t5, 0\n\tst.d %[v], $t5, 0\n\t"
+/* slli.w: the caller's 32-bit value may be extended either way in its register. */
+#define PERCPU_RSEQ_OP_CMPXCHG_32                                                   \
+    "ld.w %[out], $t5, 0\n\tslli.w $t6, %[expected], 0\n\tbne %[out], $t6, 73f\n\t" \
+    "st.w %[v], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_64                             \
+    "ld.d %[out], $t5, 0\n\tbne %[out], %[expected], 73f\n\t" \
+    "st.d %[v], $t5, 0\n\t"
+/* dbar 20, load to all: once the drain is seen to be over, so is what it did to the head. */
+#define PERCPU_RSEQ_OP_PUSH(slow)                                             \
+    "ld.d $t6, $t5, 8\n\tdbar 20\n\tbeqz $t6, 75f\n\tb " slow "\n75:\n\t"     \
+    "ld.d $t6, $t5, 0\n\tadd.d $t7, %[node], %[next]\n\tst.d $t6, $t7, 0\n\t" \
+    "st.d %[node], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                                \
+    "ld.d $t6, $t5, 8\n\tdbar 20\n\tbeqz $t6, 75f\n\tb " slow "\n75:\n\t"       \
+    "ld.d %[out], $t5, 0\n\tbeqz %[out], 73f\n\tadd.d $t7, %[out], %[next]\n\t" \
+    "ld.d $t6, $t7, 0\n\tst.d $t6, $t5, 0\n\t"
+/*
+ * The first dbar, store to store: the idle buffer was the live one until the last commit; nobody
+ * may see it change before that. The last, all to store: who reads the new sequence number sees
+ * the buffer it announces. Between: the time is not read before what the caller has seen.
+ */
+#define PERCPU_RSEQ_OP_PUBLISH                                                      \
+    "ld.d %[out], $t5, 0\n\taddi.d %[out], %[out], 1\n\tandi $t6, %[out], 1\n\t"    \
+    "slli.d $t6, $t6, 4\n\tadd.d $t6, $t6, $t5\n\tdbar 26\n\tst.d %[v], $t6, 8\n\t" \
+    "dbar 0\n\tibar 0\n\trdtime.d $t7, $zero\n\tst.d $t7, $t6, 16\n\tdbar 18\n\t"   \
+    "st.d %[out], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_STAMP \
+    "srli.d $t5, $t5, " PERCPU_RSEQ_SHIFT "\n\tmove %[cpu], $t5\n\trdtime.d %[out], $zero\n\t"
+#define PERCPU_RSEQ_VALUE "r"
+#define PERCPU_RSEQ_ADDEND "r"
+#define PERCPU_RSEQ_CLOBBERS "$t4", "$t5", "$t6", "$t7"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+
+/* The return column is a pseudo register (72), so that the frame keeps $ra. */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".word 0x002a0010\n"
+#define PERCPU_RSEQ_STUB                                                       \
+    "\t.cfi_return_column 72\n\t.cfi_def_cfa 3, 0\n"                           \
+    "\t.cfi_escape 0x16, 0x48, 0x03, 0x80, 0x20, 0x06\n"                       \
+    "\tla.local $t6, percpu_rseq_aborts_v1\n\tld.w $t7, $t6, 0\n"              \
+    "\taddi.w $t7, $t7, 1\n\tst.w $t7, $t6, 0\n\tandi $t7, $t7, 255\n"         \
+    "\taddi.w $t5, $zero, -1\n\tbeqz $t7, 1f\n\tld.d $t7, $t4, 32\n\tjr $t7\n" \
+    "1:\tld.d $t7, $t4, 40\n\tjr $t7\n"
+
 #elif defined(__mips__) && _MIPS_SIM == _ABI64 && defined(__mips_isa_rev) && \
     __mips_isa_rev >= 2 && !defined(__mips16) && !defined(__mips_micromips)
 /*
- * mips64, n64. Thread pointer: rdhwr $29, 0x7000 bytes above the start of thread-local memory.
- * Before release 2 rdhwr traps into the kernel on every read: those, and the other ABIs, whose
- * numbers are kept below for the porter, take the fallback.
+ * mips64, n64, either endianness. Thread pointer: rdhwr $29, 0x7000 bytes above the start of
+ * thread-local memory. $12 holds the descriptor's address to the commit, $13 the cpu id, then the
+ * row; $14, $15 are scratch. Before release 2 rdhwr traps into the kernel on every read: those, and
+ * the other ABIs, whose numbers are kept below for the porter, take the fallback.
+ *
+ * 32-bit values are sign-extended in registers, by the ABI and in operands.
  */
 #define PERCPU_RSEQ_SYSCALL 5327
 #define PERCPU_RSEQ_SIGNATURE 0x0350000du
@@ -1134,6 +1235,92 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
     __asm__ volatile("rdhwr %0, $29" : "=r"(tp));
     return tp;
 }
+
+/*
+ * No clock that a section can read: the cycle counter is 32 bits wide and each CPU's own. Hence
+ * neither OP_PUBLISH nor OP_STAMP, and their callers do without a section.
+ */
+
+#define PERCPU_RSEQ_SECTIONS 1
+/* The assembler fills delay slots, even with a store from before, unless told not to. */
+#define PERCPU_RSEQ_MIPS_BRANCHES(insns) ".set push\n\t.set noreorder\n\t" insns ".set pop\n\t"
+/*
+ * No address is relative to the instruction before release 6, and $28 is not the GOT in every
+ * function: leaf functions use another register. So a call to the next instruction but one, whose
+ * return address is that of a word that says how far the symbol is from there. This clobbers $31.
+ */
+#define PERCPU_RSEQ_MIPS_ADDRESS(reg, symbol, label)                                           \
+    PERCPU_RSEQ_MIPS_BRANCHES("bal " label "f\n\tnop\n\t.word " symbol " - .\n" label ":\n\t") \
+    "lw " reg ", 0($31)\n\tdaddu " reg ", " reg ", $31\n\t"
+/* To the slow path by its address in the descriptor's site: branches reach 128 KiB only. */
+#define PERCPU_RSEQ_MIPS_SLOW_UNLESS(branch, label) \
+    PERCPU_RSEQ_MIPS_BRANCHES(                      \
+        branch ", " label "f\n\tnop\n\tld $14, 40($12)\n\tjr $14\n\tnop\n" label ":\n\t")
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_MIPS_BOUND ""
+#else
+#define PERCPU_RSEQ_MIPS_BOUND \
+    "sltu $14, $13, %[bound]\n\t" PERCPU_RSEQ_MIPS_SLOW_UNLESS("bnez $14", "74")
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                                            \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                                          \
+    "71:\n\t" PERCPU_RSEQ_MIPS_ADDRESS(                                                            \
+        "$12", "77b", "76") "sd $12, 4(%[self])\n\t" PERCPU_RSEQ_START_EARLY                       \
+                            "lw $13, 0(%[self])\n\t" PERCPU_RSEQ_START_LATE PERCPU_RSEQ_MIPS_BOUND \
+                            "dsll $13, $13, " PERCPU_RSEQ_SHIFT "\n\tdaddu $13, $13, %[p]\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "li $13, -3\n79:\tmove %[status], $13\n\t"
+
+#define PERCPU_RSEQ_MIPS_RMW(insn, w) \
+    "l" w " $14, 0($13)\n\t" insn " $14, $14, %[v]\n\ts" w " $14, 0($13)\n\t"
+#define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_MIPS_RMW("addu", "w")
+#define PERCPU_RSEQ_OP_ADD_64 PERCPU_RSEQ_MIPS_RMW("daddu", "d")
+#define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_MIPS_RMW("and", "w")
+#define PERCPU_RSEQ_OP_AND_64 PERCPU_RSEQ_MIPS_RMW("and", "d")
+#define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_MIPS_RMW("or", "w")
+#define PERCPU_RSEQ_OP_OR_64 PERCPU_RSEQ_MIPS_RMW("or", "d")
+#define PERCPU_RSEQ_OP_STORE_32 "sw %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_STORE_64 "sd %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "lw %[out], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_64 "ld %[out], 0($13)\n\t"
+#define PERCPU_RSEQ_MIPS_ADD_RETURN(insn, w)                     \
+    "l" w " %[out], 0($13)\n\t" insn " %[out], %[out], %[v]\n\t" \
+    "s" w " %[out], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 PERCPU_RSEQ_MIPS_ADD_RETURN("addu", "w")
+#define PERCPU_RSEQ_OP_ADD_RETURN_64 PERCPU_RSEQ_MIPS_ADD_RETURN("daddu", "d")
+#define PERCPU_RSEQ_OP_XCHG_32 "lw %[out], 0($13)\n\tsw %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 "ld %[out], 0($13)\n\tsd %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_MIPS_CMPXCHG(w)                        \
+    "l" w " %[out], 0($13)\n\t" PERCPU_RSEQ_MIPS_BRANCHES( \
+        "bne %[out], %[expected], 73f\n\tnop\n\t") "s" w " %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_32 PERCPU_RSEQ_MIPS_CMPXCHG("w")
+#define PERCPU_RSEQ_OP_CMPXCHG_64 PERCPU_RSEQ_MIPS_CMPXCHG("d")
+/* sync: once the drain is seen to be over, so is what it did to the head. */
+#define PERCPU_RSEQ_MIPS_OPEN \
+    "ld $14, 8($13)\n\tsync\n\t" PERCPU_RSEQ_MIPS_SLOW_UNLESS("beqz $14", "75")
+#define PERCPU_RSEQ_OP_PUSH(slow)                                         \
+    PERCPU_RSEQ_MIPS_OPEN                                                 \
+    "ld $14, 0($13)\n\tdaddu $15, %[node], %[next]\n\tsd $14, 0($15)\n\t" \
+    "sd %[node], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                                                  \
+    PERCPU_RSEQ_MIPS_OPEN                                                                         \
+    "ld %[out], 0($13)\n\t" PERCPU_RSEQ_MIPS_BRANCHES(                                            \
+        "beqz %[out], 73f\n\tnop\n\t") "daddu $15, %[out], %[next]\n\tld $14, 0($15)\n\tsd $14, " \
+                                       "0($13)\n\t"
+#define PERCPU_RSEQ_VALUE "r"
+#define PERCPU_RSEQ_ADDEND "r"
+#define PERCPU_RSEQ_CLOBBERS "$12", "$13", "$14", "$15", "$31"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+
+/* The return column is a pseudo register (66, the unwinder's for signals): the frame keeps $31. */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".word 0x0350000d\n"
+#define PERCPU_RSEQ_STUB                                                                       \
+    "\t.cfi_return_column 66\n\t.cfi_def_cfa $29, 0\n"                                         \
+    "\t.cfi_escape 0x16, 0x42, 0x03, 0x7c, 0x20, 0x06\n\t" PERCPU_RSEQ_MIPS_ADDRESS(           \
+        "$14", "percpu_rseq_aborts_v1",                                                        \
+        "2") "lw $15, 0($14)\n\taddiu $15, $15, 1\n\tsw $15, 0($14)\n\tandi $15, $15, 255\n\t" \
+             "li $13, -1\n\t" PERCPU_RSEQ_MIPS_BRANCHES(                                       \
+                 "beqz $15, 1f\n\tnop\n\tld $14, 32($12)\n\t"                                  \
+                 "jr $14\n\tnop\n1:\tld $14, 40($12)\n\tjr $14\n\tnop\n\t") "\n"
 #endif
 
 /*

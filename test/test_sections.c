@@ -189,7 +189,7 @@ static uint64_t model_drain(struct object *o, const struct args *a)
 }
 
 #define TICKS_NOW (~UINT64_C(0)) /* in a model: any time during the case */
-#ifdef PERCPU_RSEQ_TICKS /* or else neither is a section */
+#ifdef PERCPU_RSEQ_OP_PUBLISH    /* or else neither is a section */
 static NOINLINE uint64_t run_gauge_set(const struct args *a)
 {
     double value;
@@ -257,7 +257,7 @@ static const struct op {
     {"push to empty", run_push_list2, model_push_list2, PUSH},
     {"pop", run_pop_list, model_pop_list, 0},
     {"pop from empty", run_pop_list2, model_pop_list2, EXITS_EARLY},
-#ifdef PERCPU_RSEQ_TICKS
+#ifdef PERCPU_RSEQ_OP_PUBLISH
     {"gauge_set", run_gauge_set, model_gauge_set, PUBLISH},
     {"tscp_approx", run_stamp, model_stamp, 0},
 #endif
