@@ -96,6 +96,16 @@ struct percpu_rseq_site {
 #define PERCPU_RSEQ_AT_ALIGN 28
 #define PERCPU_RSEQ_CPU_ID_OFFSET 4
 
+/*
+ * How a section finds its thread's area, and for which CPUs it runs. One per process, found out
+ * once. from_tp and bound are one aligned word, which some processors load at once.
+ */
+struct percpu_rseq_reach {
+    int32_t from_tp;   /* cpu_id's address - (biased) thread pointer; 0 unknown */
+    uint32_t bound;    /* critical sections run for ids below; 0 nowhere */
+    intptr_t from_own; /* the area's address - that of our own; where an executable is faster so */
+};
+
 /* Everything the library keeps per thread. Readable by a debugger, written by its thread only. */
 struct percpu_rseq_thread {
     struct percpu_rseq_area area; /* given to the kernel only where libc has none */
@@ -138,6 +148,7 @@ PERCPU_RSEQ_OFFSET_IS(percpu_rseq_descriptor, abort_ip, 24);
 PERCPU_RSEQ_OFFSET_IS(percpu_rseq_site, restart_ip, 32);
 PERCPU_RSEQ_OFFSET_IS(percpu_rseq_site, slow_ip, 40);
 PERCPU_RSEQ_OFFSET_IS(percpu_rseq_thread, length, 64);
+PERCPU_RSEQ_OFFSET_IS(percpu_rseq_reach, bound, 4);
 PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_area) == 64, "area");
 PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
 
@@ -331,14 +342,14 @@ PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
 }
 #define PERCPU_RSEQ_HAVE_READ 1
 
-typedef intptr_t percpu_rseq_self_t;
-#define PERCPU_RSEQ_SELF(off) (off)
+#define PERCPU_RSEQ_AT(off) (off)
+#define PERCPU_RSEQ_SELF_OPERAND(at) [off] "r"(at)
 
 #define PERCPU_RSEQ_SECTIONS 1
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_X86_BOUND(slow) ""
 #else
-#define PERCPU_RSEQ_X86_BOUND(slow) "cmpl %k[bound], %%ecx\n\tjae " slow "\n\t"
+#define PERCPU_RSEQ_X86_BOUND(slow) "cmpl %[bound], %%ecx\n\tjae " slow "\n\t"
 #endif
 #ifdef PERCPU_BREAK_STALE_CPU /* cpu_id is read once, before the restart address */
 #define PERCPU_RSEQ_X86_STALE "movl " PERCPU_RSEQ_X86_CPU ", %%edx\n\t"
@@ -354,6 +365,13 @@ typedef intptr_t percpu_rseq_self_t;
     "\n\t" PERCPU_RSEQ_START_EARLY PERCPU_RSEQ_X86_FRESH PERCPU_RSEQ_START_LATE \
     PERCPU_RSEQ_X86_BOUND(slow) "shlq $" PERCPU_RSEQ_SHIFT ", %%rcx\n\t"
 #define PERCPU_RSEQ_SECTION_RESULT "movl $-3, %%ecx\n79:\tmovl %%ecx, %k[status]\n\t"
+/*
+ * For a handle in memory: the row is %[base] plus the CPU's offset, and the bound is a word of the
+ * handle's that is 0 until base is set. Loads are not reordered here: who sees the one sees the
+ * other.
+ */
+#define PERCPU_RSEQ_OP_ADD_ELEMENT "addq %[base], %%rcx\n\taddq %[v], (%%rcx, %[i], 8)\n\t"
+#define PERCPU_RSEQ_OP_ADD_FIRST "addq %[base], %%rcx\n\taddq %[v], (%%rcx)\n\t"
 
 #define PERCPU_RSEQ_OP_ADD_32 "addl %k[v], (%[p], %%rcx)\n\t"
 #define PERCPU_RSEQ_OP_ADD_64 "addq %[v], (%[p], %%rcx)\n\t"
@@ -456,11 +474,15 @@ PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
     return t;
 }
 
+#ifndef __AARCH64EB__ /* nobody has run them there */
 #define PERCPU_RSEQ_SECTIONS 1
+#endif
+/* The bound stays in the upper half of the word that it comes in, from_tp being the lower. */
+#define PERCPU_RSEQ_BOUND_IN_UPPER_HALF 1
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_A64_BOUND(slow) ""
 #else
-#define PERCPU_RSEQ_A64_BOUND(slow) "cmp w10, %w[bound]\n\tb.hs " slow "\n\t"
+#define PERCPU_RSEQ_A64_BOUND(slow) "cmp x10, %[bound], lsr #32\n\tb.hs " slow "\n\t"
 #endif
 #define PERCPU_RSEQ_SECTION_BEGIN(slow)                                               \
     PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                             \
@@ -684,10 +706,10 @@ PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
 extern const char percpu_rseq_got[] __asm__("_GLOBAL_OFFSET_TABLE_")
     __attribute__((visibility("hidden")));
 #define PERCPU_RSEQ_I386_ADDRESS "movl %[got], %%ecx\n\tleal 77b@GOTOFF(%%ecx), %%ecx\n\t"
-#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "g"(self), [got] "rm"(percpu_rseq_got)
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "g"(at), [got] "rm"(percpu_rseq_got)
 #else
 #define PERCPU_RSEQ_I386_ADDRESS "movl $77b, %%ecx\n\t"
-#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "g"(self)
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "g"(at)
 #endif
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_I386_BOUND(slow) ""
@@ -902,11 +924,11 @@ static inline uint64_t percpu_rseq_ticks_ordered(void)
  */
 #ifdef __PCREL__
 #define PERCPU_RSEQ_PPC_ADDRESS(reg, symbol) "pla " reg ", " symbol "@pcrel\n\t"
-#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "b"(self)
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "b"(at)
 #else
 #define PERCPU_RSEQ_PPC_ADDRESS(reg, symbol) \
     "addis " reg ", 2, " symbol "@toc@ha\n\taddi " reg ", " reg ", " symbol "@toc@l\n\t"
-#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "b"(self), [toc] "r"(&percpu_rseq_aborts_v1)
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "b"(at), [toc] "r"(&percpu_rseq_aborts_v1)
 #endif
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_PPC_BOUND(slow) ""
@@ -1018,7 +1040,7 @@ static inline uint64_t percpu_rseq_ticks_ordered(void) /* stck serialises */
 }
 
 #define PERCPU_RSEQ_SECTIONS 1
-#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "a"(self)
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "a"(at)
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_S390_BOUND(slow) ""
 #else
@@ -1085,7 +1107,11 @@ static inline uint64_t percpu_rseq_ticks_ordered(void) /* stck serialises */
     "1:\tlg %r3, 40(%r5)\n\tbr %r3\n"
 
 #elif defined(__loongarch__) && __loongarch_grlen == 64
-/* loongarch64. Thread pointer: $tp. Sections: not yet. */
+/*
+ * loongarch64. Thread pointer: $tp. $t4 holds the descriptor's address to the commit, $t5 the cpu
+ * id, then the row; $t6, $t7 are scratch. $t0, $t1, $t3 and $t8 stay out: the PLT and far calls
+ * clobber them. Branches to C labels go through `b`: a conditional branch reaches 128 KiB only.
+ */
 #define PERCPU_RSEQ_SYSCALL 293
 #define PERCPU_RSEQ_SIGNATURE 0x002a0010u
 #define PERCPU_RSEQ_TP_BIAS 0
@@ -1096,12 +1122,109 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
     return tp;
 }
 
+#define PERCPU_RSEQ_TICKS 1 /* the stable counter: of a fixed rate, the same on every CPU */
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks(void)
+{
+    uint64_t t;
+    __asm__ volatile("rdtime.d %0, $zero" : "=r"(t));
+    return t;
+}
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
+{
+    uint64_t t;
+    __asm__ volatile("dbar 0\n\tibar 0\n\trdtime.d %0, $zero" : "=r"(t) : : "memory");
+    return t;
+}
+
+#define PERCPU_RSEQ_SECTIONS 1
+/* The bound stays in the upper half of the word that it comes in, from_tp being the lower. */
+#define PERCPU_RSEQ_BOUND_IN_UPPER_HALF 1
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_LA_BOUND(slow) ""
+#else
+#define PERCPU_RSEQ_LA_BOUND(slow) \
+    "srli.d $t6, %[bound], 32\n\tbltu $t5, $t6, 74f\n\tb " slow "\n74:\n\t"
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                            \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                          \
+    "71:\n\tla.local $t4, 77b\n\tst.d $t4, %[self], 4\n\t" PERCPU_RSEQ_START_EARLY \
+    "ld.wu $t5, %[self], 0\n\t" PERCPU_RSEQ_START_LATE                             \
+    PERCPU_RSEQ_LA_BOUND(slow) "slli.d $t5, $t5, " PERCPU_RSEQ_SHIFT               \
+                               "\n\tadd.d $t5, $t5, %[p]\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "addi.w $t5, $zero, -3\n79:\tmove %[status], $t5\n\t"
+
+#define PERCPU_RSEQ_LA_RMW(insn, w) \
+    "ld." w " $t6, $t5, 0\n\t" insn " $t6, $t6, %[v]\n\tst." w " $t6, $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_LA_RMW("add.w", "w")
+#define PERCPU_RSEQ_OP_ADD_64 PERCPU_RSEQ_LA_RMW("add.d", "d")
+#define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_LA_RMW("and", "w")
+#define PERCPU_RSEQ_OP_AND_64 PERCPU_RSEQ_LA_RMW("and", "d")
+#define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_LA_RMW("or", "w")
+#define PERCPU_RSEQ_OP_OR_64 PERCPU_RSEQ_LA_RMW("or", "d")
+#define PERCPU_RSEQ_OP_STORE_32 "st.w %[v], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_STORE_64 "st.d %[v], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "ld.w %[out], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_LOAD_64 "ld.d %[out], $t5, 0\n\t"
+#define PERCPU_RSEQ_LA_ADD_RETURN(insn, w)                         \
+    "ld." w " %[out], $t5, 0\n\t" insn " %[out], %[out], %[v]\n\t" \
+    "st." w " %[out], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 PERCPU_RSEQ_LA_ADD_RETURN("add.w", "w")
+#define PERCPU_RSEQ_OP_ADD_RETURN_64 PERCPU_RSEQ_LA_ADD_RETURN("add.d", "d")
+#define PERCPU_RSEQ_OP_XCHG_32 "ld.w %[out], $t5, 0\n\tst.w %[v], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 "ld.d %[out], $t5, 0\n\tst.d %[v], $t5, 0\n\t"
+/* slli.w: the caller's 32-bit value may be extended either way in its register. */
+#define PERCPU_RSEQ_OP_CMPXCHG_32                                                   \
+    "ld.w %[out], $t5, 0\n\tslli.w $t6, %[expected], 0\n\tbne %[out], $t6, 73f\n\t" \
+    "st.w %[v], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_64                             \
+    "ld.d %[out], $t5, 0\n\tbne %[out], %[expected], 73f\n\t" \
+    "st.d %[v], $t5, 0\n\t"
+/* dbar 20, load to all: once the drain is seen to be over, so is what it did to the head. */
+#define PERCPU_RSEQ_OP_PUSH(slow)                                             \
+    "ld.d $t6, $t5, 8\n\tdbar 20\n\tbeqz $t6, 75f\n\tb " slow "\n75:\n\t"     \
+    "ld.d $t6, $t5, 0\n\tadd.d $t7, %[node], %[next]\n\tst.d $t6, $t7, 0\n\t" \
+    "st.d %[node], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                                \
+    "ld.d $t6, $t5, 8\n\tdbar 20\n\tbeqz $t6, 75f\n\tb " slow "\n75:\n\t"       \
+    "ld.d %[out], $t5, 0\n\tbeqz %[out], 73f\n\tadd.d $t7, %[out], %[next]\n\t" \
+    "ld.d $t6, $t7, 0\n\tst.d $t6, $t5, 0\n\t"
+/*
+ * The first dbar, store to store: the idle buffer was the live one until the last commit; nobody
+ * may see it change before that. The last, all to store: who reads the new sequence number sees
+ * the buffer it announces. Between: the time is not read before what the caller has seen.
+ */
+#define PERCPU_RSEQ_OP_PUBLISH                                                      \
+    "ld.d %[out], $t5, 0\n\taddi.d %[out], %[out], 1\n\tandi $t6, %[out], 1\n\t"    \
+    "slli.d $t6, $t6, 4\n\tadd.d $t6, $t6, $t5\n\tdbar 26\n\tst.d %[v], $t6, 8\n\t" \
+    "dbar 0\n\tibar 0\n\trdtime.d $t7, $zero\n\tst.d $t7, $t6, 16\n\tdbar 18\n\t"   \
+    "st.d %[out], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_STAMP \
+    "srli.d $t5, $t5, " PERCPU_RSEQ_SHIFT "\n\tmove %[cpu], $t5\n\trdtime.d %[out], $zero\n\t"
+#define PERCPU_RSEQ_VALUE "r"
+#define PERCPU_RSEQ_ADDEND "r"
+#define PERCPU_RSEQ_CLOBBERS "$t4", "$t5", "$t6", "$t7"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+
+/* The return column is a pseudo register (72), so that the frame keeps $ra. */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".word 0x002a0010\n"
+#define PERCPU_RSEQ_STUB                                                       \
+    "\t.cfi_return_column 72\n\t.cfi_def_cfa 3, 0\n"                           \
+    "\t.cfi_escape 0x16, 0x48, 0x03, 0x80, 0x20, 0x06\n"                       \
+    "\tla.local $t6, percpu_rseq_aborts_v1\n\tld.w $t7, $t6, 0\n"              \
+    "\taddi.w $t7, $t7, 1\n\tst.w $t7, $t6, 0\n\tandi $t7, $t7, 255\n"         \
+    "\taddi.w $t5, $zero, -1\n\tbeqz $t7, 1f\n\tld.d $t7, $t4, 32\n\tjr $t7\n" \
+    "1:\tld.d $t7, $t4, 40\n\tjr $t7\n"
+
 #elif defined(__mips__) && _MIPS_SIM == _ABI64 && defined(__mips_isa_rev) && \
     __mips_isa_rev >= 2 && !defined(__mips16) && !defined(__mips_micromips)
 /*
- * mips64, n64. Thread pointer: rdhwr $29, 0x7000 bytes above the start of thread-local memory.
- * Before release 2 rdhwr traps into the kernel on every read: those, and the other ABIs, whose
- * numbers are kept below for the porter, take the fallback.
+ * mips64, n64, either endianness. Thread pointer: rdhwr $29, 0x7000 bytes above the start of
+ * thread-local memory. $12 holds the descriptor's address to the commit, $13 the cpu id, then the
+ * row; $14, $15 are scratch. Before release 2 rdhwr traps into the kernel on every read: those, and
+ * the other ABIs, whose numbers are kept below for the porter, take the fallback.
+ *
+ * 32-bit values are sign-extended in registers, by the ABI and in operands.
  */
 #define PERCPU_RSEQ_SYSCALL 5327
 #define PERCPU_RSEQ_SIGNATURE 0x0350000du
@@ -1112,6 +1235,92 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
     __asm__ volatile("rdhwr %0, $29" : "=r"(tp));
     return tp;
 }
+
+/*
+ * No clock that a section can read: the cycle counter is 32 bits wide and each CPU's own. Hence
+ * neither OP_PUBLISH nor OP_STAMP, and their callers do without a section.
+ */
+
+#define PERCPU_RSEQ_SECTIONS 1
+/* The assembler fills delay slots, even with a store from before, unless told not to. */
+#define PERCPU_RSEQ_MIPS_BRANCHES(insns) ".set push\n\t.set noreorder\n\t" insns ".set pop\n\t"
+/*
+ * No address is relative to the instruction before release 6, and $28 is not the GOT in every
+ * function: leaf functions use another register. So a call to the next instruction but one, whose
+ * return address is that of a word that says how far the symbol is from there. This clobbers $31.
+ */
+#define PERCPU_RSEQ_MIPS_ADDRESS(reg, symbol, label)                                           \
+    PERCPU_RSEQ_MIPS_BRANCHES("bal " label "f\n\tnop\n\t.word " symbol " - .\n" label ":\n\t") \
+    "lw " reg ", 0($31)\n\tdaddu " reg ", " reg ", $31\n\t"
+/* To the slow path by its address in the descriptor's site: branches reach 128 KiB only. */
+#define PERCPU_RSEQ_MIPS_SLOW_UNLESS(branch, label) \
+    PERCPU_RSEQ_MIPS_BRANCHES(                      \
+        branch ", " label "f\n\tnop\n\tld $14, 40($12)\n\tjr $14\n\tnop\n" label ":\n\t")
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_MIPS_BOUND ""
+#else
+#define PERCPU_RSEQ_MIPS_BOUND \
+    "sltu $14, $13, %[bound]\n\t" PERCPU_RSEQ_MIPS_SLOW_UNLESS("bnez $14", "74")
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                                            \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                                          \
+    "71:\n\t" PERCPU_RSEQ_MIPS_ADDRESS(                                                            \
+        "$12", "77b", "76") "sd $12, 4(%[self])\n\t" PERCPU_RSEQ_START_EARLY                       \
+                            "lw $13, 0(%[self])\n\t" PERCPU_RSEQ_START_LATE PERCPU_RSEQ_MIPS_BOUND \
+                            "dsll $13, $13, " PERCPU_RSEQ_SHIFT "\n\tdaddu $13, $13, %[p]\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "li $13, -3\n79:\tmove %[status], $13\n\t"
+
+#define PERCPU_RSEQ_MIPS_RMW(insn, w) \
+    "l" w " $14, 0($13)\n\t" insn " $14, $14, %[v]\n\ts" w " $14, 0($13)\n\t"
+#define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_MIPS_RMW("addu", "w")
+#define PERCPU_RSEQ_OP_ADD_64 PERCPU_RSEQ_MIPS_RMW("daddu", "d")
+#define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_MIPS_RMW("and", "w")
+#define PERCPU_RSEQ_OP_AND_64 PERCPU_RSEQ_MIPS_RMW("and", "d")
+#define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_MIPS_RMW("or", "w")
+#define PERCPU_RSEQ_OP_OR_64 PERCPU_RSEQ_MIPS_RMW("or", "d")
+#define PERCPU_RSEQ_OP_STORE_32 "sw %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_STORE_64 "sd %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "lw %[out], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_64 "ld %[out], 0($13)\n\t"
+#define PERCPU_RSEQ_MIPS_ADD_RETURN(insn, w)                     \
+    "l" w " %[out], 0($13)\n\t" insn " %[out], %[out], %[v]\n\t" \
+    "s" w " %[out], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 PERCPU_RSEQ_MIPS_ADD_RETURN("addu", "w")
+#define PERCPU_RSEQ_OP_ADD_RETURN_64 PERCPU_RSEQ_MIPS_ADD_RETURN("daddu", "d")
+#define PERCPU_RSEQ_OP_XCHG_32 "lw %[out], 0($13)\n\tsw %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 "ld %[out], 0($13)\n\tsd %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_MIPS_CMPXCHG(w)                        \
+    "l" w " %[out], 0($13)\n\t" PERCPU_RSEQ_MIPS_BRANCHES( \
+        "bne %[out], %[expected], 73f\n\tnop\n\t") "s" w " %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_32 PERCPU_RSEQ_MIPS_CMPXCHG("w")
+#define PERCPU_RSEQ_OP_CMPXCHG_64 PERCPU_RSEQ_MIPS_CMPXCHG("d")
+/* sync: once the drain is seen to be over, so is what it did to the head. */
+#define PERCPU_RSEQ_MIPS_OPEN \
+    "ld $14, 8($13)\n\tsync\n\t" PERCPU_RSEQ_MIPS_SLOW_UNLESS("beqz $14", "75")
+#define PERCPU_RSEQ_OP_PUSH(slow)                                         \
+    PERCPU_RSEQ_MIPS_OPEN                                                 \
+    "ld $14, 0($13)\n\tdaddu $15, %[node], %[next]\n\tsd $14, 0($15)\n\t" \
+    "sd %[node], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                                                  \
+    PERCPU_RSEQ_MIPS_OPEN                                                                         \
+    "ld %[out], 0($13)\n\t" PERCPU_RSEQ_MIPS_BRANCHES(                                            \
+        "beqz %[out], 73f\n\tnop\n\t") "daddu $15, %[out], %[next]\n\tld $14, 0($15)\n\tsd $14, " \
+                                       "0($13)\n\t"
+#define PERCPU_RSEQ_VALUE "r"
+#define PERCPU_RSEQ_ADDEND "r"
+#define PERCPU_RSEQ_CLOBBERS "$12", "$13", "$14", "$15", "$31"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+
+/* The return column is a pseudo register (66, the unwinder's for signals): the frame keeps $31. */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".word 0x0350000d\n"
+#define PERCPU_RSEQ_STUB                                                                       \
+    "\t.cfi_return_column 66\n\t.cfi_def_cfa $29, 0\n"                                         \
+    "\t.cfi_escape 0x16, 0x42, 0x03, 0x7c, 0x20, 0x06\n\t" PERCPU_RSEQ_MIPS_ADDRESS(           \
+        "$14", "percpu_rseq_aborts_v1",                                                        \
+        "2") "lw $15, 0($14)\n\taddiu $15, $15, 1\n\tsw $15, 0($14)\n\tandi $15, $15, 255\n\t" \
+             "li $13, -1\n\t" PERCPU_RSEQ_MIPS_BRANCHES(                                       \
+                 "beqz $15, 1f\n\tnop\n\tld $14, 32($12)\n\t"                                  \
+                 "jr $14\n\tnop\n1:\tld $14, 40($12)\n\tjr $14\n\tnop\n\t") "\n"
 #endif
 
 /*
@@ -1142,10 +1351,16 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 #define PERCPU_RSEQ_STUB_UNWIND_END "\t.cfi_endproc\n"
 #endif
 
+#ifndef PERCPU_RSEQ_BOUND_IN_UPPER_HALF
+#define PERCPU_RSEQ_BOUND_IN_UPPER_HALF 0
+#endif
+
 /* Before the offset is known: leave for the slow path before anything is written through it. */
 #if PERCPU_RSEQ_OFFSET_FROM_OWN
+#define PERCPU_RSEQ_OFFSET(reach) ((reach)->from_own)
 #define PERCPU_RSEQ_UNSET(off) 0
 #else
+#define PERCPU_RSEQ_OFFSET(reach) ((intptr_t)(reach)->from_tp)
 #define PERCPU_RSEQ_UNSET(off) ((off) == 0)
 #endif
 
@@ -1155,18 +1370,16 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
  * Generic: the offset leads from the (biased) thread pointer to cpu_id. Never 0: areas are
  * 32-aligned.
  */
-typedef char *percpu_rseq_self_t;
-#define PERCPU_RSEQ_SELF(off) (percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + (off))
+#define PERCPU_RSEQ_AT(off) (percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + (off))
 
 PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_cpu_id(intptr_t off)
 {
-    return *(volatile uint32_t *)(void *)PERCPU_RSEQ_SELF(off);
+    return *(volatile uint32_t *)(void *)PERCPU_RSEQ_AT(off);
 }
 
 PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
 {
-    return *(volatile uint32_t *)(void *)(PERCPU_RSEQ_SELF(off) - PERCPU_RSEQ_CPU_ID_OFFSET +
-                                          member);
+    return *(volatile uint32_t *)(void *)(PERCPU_RSEQ_AT(off) - PERCPU_RSEQ_CPU_ID_OFFSET + member);
 }
 #endif
 
@@ -1410,15 +1623,46 @@ __asm__(".ifndef " PERCPU_RSEQ_STUB_NAME "\n"
  * results: plain asm whose status says what happened, because asm goto outputs are lost on the
  * taken edge by clang up to 14 and refused by gcc before 11.
  */
-#if PERCPU_RSEQ_OFFSET_FROM_OWN || defined(__x86_64__)
-#define PERCPU_RSEQ_SELF_OPERAND(self) [off] "r"(self)
-#elif !defined(PERCPU_RSEQ_SELF_OPERAND) /* where any register may be a base */
-#define PERCPU_RSEQ_SELF_OPERAND(self) [self] "r"(self)
-#endif
-
-#ifndef PERCPU_RSEQ_INPUT
+#ifndef PERCPU_RSEQ_INPUT /* where every operand may have a register */
 #define PERCPU_RSEQ_INPUT(x) "r"(x)
 #endif
+#ifndef PERCPU_RSEQ_SELF_OPERAND /* where any register may be a base */
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "r"(at)
+#endif
+
+/* What every section needs: where this thread's cpu_id is, and for which ids to go on. */
+typedef struct {
+    intptr_t at; /* what the section reads cpu_id through */
+#if PERCPU_RSEQ_BOUND_IN_UPPER_HALF
+    uint64_t bound;
+#define PERCPU_RSEQ_BOUND(n) ((uint64_t)(n) << 32)
+#else
+    uint32_t bound;
+#define PERCPU_RSEQ_BOUND(n) (n)
+#endif
+} percpu_rseq_self_t;
+
+/* Return: the area's offset is known. */
+PERCPU_RSEQ_INLINE int percpu_rseq_self(const struct percpu_rseq_reach *reach,
+                                        percpu_rseq_self_t *self)
+{
+#if PERCPU_RSEQ_BOUND_IN_UPPER_HALF /* one load */
+    intptr_t off;
+    __builtin_memcpy(&self->bound, reach, sizeof self->bound);
+    off = (int32_t)(uint32_t)self->bound;
+#else
+    intptr_t off = PERCPU_RSEQ_OFFSET(reach);
+    self->bound = reach->bound;
+#endif
+    self->at = (intptr_t)PERCPU_RSEQ_AT(off);
+    return !PERCPU_RSEQ_UNSET(off);
+}
+#define PERCPU_RSEQ_SELF(reach)          \
+    percpu_rseq_self_t self;             \
+    if (!percpu_rseq_self(reach, &self)) \
+    return -1
+#define PERCPU_RSEQ_SELF_OPERANDS \
+    PERCPU_RSEQ_SELF_OPERAND(self.at), [bound] PERCPU_RSEQ_INPUT(self.bound)
 
 /* 64 bits in one register, or in halves. */
 #if UINTPTR_MAX > 0xffffffffu
@@ -1438,160 +1682,168 @@ __asm__(".ifndef " PERCPU_RSEQ_STUB_NAME "\n"
 #define PERCPU_RSEQ_LABEL_BARRIER() ((void)0)
 #endif
 
-/*
- * gcc takes an asm goto for one instruction, and where it needs to know distances (arm: literal
- * pools, cbz) the assembler then refuses what it wrote.
- */
+/* The end of a function: run a section without outputs. @...: its inputs. */
+#define PERCPU_RSEQ_SPREAD(...) __VA_ARGS__
 #if defined(__arm__) && !defined(__clang__)
-#define PERCPU_RSEQ_ASM_GOTO 0
+/*
+ * gcc takes an asm goto for one instruction, and where it needs to know distances (literal pools,
+ * cbz) the assembler then refuses what it wrote.
+ */
+#define PERCPU_RSEQ_SLOW "79f"
+#define PERCPU_RSEQ_RUN(op, clobbers, ...)                                     \
+    uint32_t status;                                                           \
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN(PERCPU_RSEQ_SLOW)               \
+                         op PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT \
+                     : [status] "=r"(status)                                   \
+                     : __VA_ARGS__                                             \
+                     : PERCPU_RSEQ_SPREAD clobbers);                           \
+    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1
 #else
-#define PERCPU_RSEQ_ASM_GOTO 1
+#define PERCPU_RSEQ_SLOW "%l[slow]"
+#define PERCPU_RSEQ_RUN(op, clobbers, ...)                                              \
+    __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN(PERCPU_RSEQ_SLOW) op PERCPU_RSEQ_SECTION_END \
+                 : /* no outputs */                                                     \
+                 : __VA_ARGS__                                                          \
+                 : PERCPU_RSEQ_SPREAD clobbers                                          \
+                 : slow);                                                               \
+    return 0;                                                                           \
+    slow:                                                                               \
+    PERCPU_RSEQ_LABEL_BARRIER();                                                        \
+    return -1
 #endif
 
-#if PERCPU_RSEQ_ASM_GOTO
-#define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                    \
-    PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v,        \
-                                              uint32_t bound)                                  \
-    {                                                                                          \
-        __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") op PERCPU_RSEQ_SECTION_END          \
-                     : /* no outputs */                                                        \
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p), [v] value(v), \
-                       [bound] PERCPU_RSEQ_INPUT(bound)                                        \
-                     : PERCPU_RSEQ_CLOBBERS __VA_ARGS__                                        \
-                     : slow);                                                                  \
-        return 0;                                                                              \
-    slow:                                                                                      \
-        PERCPU_RSEQ_LABEL_BARRIER();                                                           \
-        return -1;                                                                             \
-    }
-#else
-#define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                        \
-    PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v,            \
-                                              uint32_t bound)                                      \
-    {                                                                                              \
-        uint32_t status;                                                                           \
-        __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")                                          \
-                             op PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT                 \
-                         : [status] "=r"(status)                                                   \
-                         : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p), [v] value(v), \
-                           [bound] PERCPU_RSEQ_INPUT(bound)                                        \
-                         : PERCPU_RSEQ_CLOBBERS __VA_ARGS__);                                      \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                           \
-    }
-#endif
+/* The same with *out as its output. @...: inputs besides the row. */
+#define PERCPU_RSEQ_RESULT(op, clobbers, ...)                                         \
+    uint32_t status;                                                                  \
+    PERCPU_RSEQ_SELF(reach);                                                          \
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")                                 \
+                         op PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT        \
+                     : [status] "=r"(status), [out] "=&r"(*out)                       \
+                     : PERCPU_RSEQ_SELF_OPERANDS, __VA_ARGS__[p] PERCPU_RSEQ_INPUT(p) \
+                     : PERCPU_RSEQ_SPREAD clobbers);                                  \
+    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1
 
-#define PERCPU_RSEQ_COMMA_MEMORY , "memory"
-#define PERCPU_RSEQ_RESULT(op, ...)                                                          \
-    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")                                        \
-                         op PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT               \
-                     : [status] "=r"(status), [out] "=&r"(*out)                              \
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p), __VA_ARGS__ \
-                     : PERCPU_RSEQ_LIST_CLOBBERS)
-
-#define PERCPU_RSEQ_DEFINE_RESULT(name, type, op)                                           \
-    PERCPU_RSEQ_INLINE int percpu_rseq_##name(percpu_rseq_self_t self, type *p, type v,     \
-                                              uint32_t bound, type *out)                    \
-    {                                                                                       \
-        uint32_t status;                                                                    \
-        PERCPU_RSEQ_RESULT(op, [bound] PERCPU_RSEQ_INPUT(bound), [v] PERCPU_RSEQ_VALUE(v)); \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                    \
+#define PERCPU_RSEQ_DEFINE_VOID(name, type, value, op, clobbers)                              \
+    PERCPU_RSEQ_INLINE int percpu_rseq_##name(const struct percpu_rseq_reach *reach, type *p, \
+                                              type v)                                         \
+    {                                                                                         \
+        PERCPU_RSEQ_SELF(reach);                                                              \
+        PERCPU_RSEQ_RUN(op, clobbers,                                                         \
+                        PERCPU_RSEQ_SELF_OPERANDS, [p] PERCPU_RSEQ_INPUT(p), [v] value(v));   \
     }
-
+#define PERCPU_RSEQ_DEFINE_RESULT(name, type, op)                                             \
+    PERCPU_RSEQ_INLINE int percpu_rseq_##name(const struct percpu_rseq_reach *reach, type *p, \
+                                              type v, type *out)                              \
+    {                                                                                         \
+        PERCPU_RSEQ_RESULT(op, (PERCPU_RSEQ_LIST_CLOBBERS), [v] PERCPU_RSEQ_VALUE(v), );      \
+    }
 #define PERCPU_RSEQ_DEFINE_WIDTH(n)                                                               \
-    PERCPU_RSEQ_DEFINE_GOTO(add_u##n, uint##n##_t, PERCPU_RSEQ_ADDEND, PERCPU_RSEQ_OP_ADD_##n, )  \
-    PERCPU_RSEQ_DEFINE_GOTO(and_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_AND_##n, )   \
-    PERCPU_RSEQ_DEFINE_GOTO(or_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_OR_##n, )     \
-    PERCPU_RSEQ_DEFINE_GOTO(store_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_STORE_##n, \
-                            PERCPU_RSEQ_COMMA_MEMORY)                                             \
-    PERCPU_RSEQ_INLINE int percpu_rseq_load_u##n(percpu_rseq_self_t self, const uint##n##_t *p,   \
-                                                 uint32_t bound, uint##n##_t *out)                \
+    PERCPU_RSEQ_DEFINE_VOID(add_u##n, uint##n##_t, PERCPU_RSEQ_ADDEND, PERCPU_RSEQ_OP_ADD_##n,    \
+                            (PERCPU_RSEQ_CLOBBERS))                                               \
+    PERCPU_RSEQ_DEFINE_VOID(and_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_AND_##n,     \
+                            (PERCPU_RSEQ_CLOBBERS))                                               \
+    PERCPU_RSEQ_DEFINE_VOID(or_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_OR_##n,       \
+                            (PERCPU_RSEQ_CLOBBERS))                                               \
+    PERCPU_RSEQ_DEFINE_VOID(store_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_STORE_##n, \
+                            (PERCPU_RSEQ_LIST_CLOBBERS))                                          \
+    PERCPU_RSEQ_INLINE int percpu_rseq_load_u##n(const struct percpu_rseq_reach *reach,           \
+                                                 const uint##n##_t *p, uint##n##_t *out)          \
     {                                                                                             \
-        uint32_t status;                                                                          \
-        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_LOAD_##n, [bound] PERCPU_RSEQ_INPUT(bound));            \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                          \
+        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_LOAD_##n, (PERCPU_RSEQ_LIST_CLOBBERS), );               \
     }                                                                                             \
     PERCPU_RSEQ_DEFINE_RESULT(add_return_u##n, uint##n##_t, PERCPU_RSEQ_OP_ADD_RETURN_##n)        \
     PERCPU_RSEQ_DEFINE_RESULT(xchg_u##n, uint##n##_t, PERCPU_RSEQ_OP_XCHG_##n)                    \
-    PERCPU_RSEQ_INLINE int percpu_rseq_cmpxchg_u##n(percpu_rseq_self_t self, uint##n##_t *p,      \
-                                                    uint##n##_t expected, uint##n##_t v,          \
-                                                    uint32_t bound, uint##n##_t *out)             \
+    PERCPU_RSEQ_INLINE int percpu_rseq_cmpxchg_u##n(const struct percpu_rseq_reach *reach,        \
+                                                    uint##n##_t *p, uint##n##_t expected,         \
+                                                    uint##n##_t v, uint##n##_t *out)              \
     {                                                                                             \
-        uint32_t status;                                                                          \
-        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_CMPXCHG_##n, [bound] PERCPU_RSEQ_INPUT(bound),          \
-                           [expected] PERCPU_RSEQ_INPUT(expected), [v] "r"(v));                   \
-        return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;                                          \
+        PERCPU_RSEQ_RESULT(                                                                       \
+            PERCPU_RSEQ_OP_CMPXCHG_##n,                                                           \
+            (PERCPU_RSEQ_LIST_CLOBBERS), [expected] PERCPU_RSEQ_INPUT(expected), [v] "r"(v), );   \
     }
 PERCPU_RSEQ_DEFINE_WIDTH(32)
 #if UINTPTR_MAX > 0xffffffffu
 PERCPU_RSEQ_DEFINE_WIDTH(64)
+#define PERCPU_RSEQ_OP_ADD_WORD PERCPU_RSEQ_OP_ADD_64
+#else
+#define PERCPU_RSEQ_OP_ADD_WORD PERCPU_RSEQ_OP_ADD_32
+#endif
+
+/*
+ * Add to word @i of the copies at *@base, if *@rows lets sections in: it is 0 until *@base is set,
+ * and the bound then. x86-64 reads both inside the section.
+ */
+#ifdef PERCPU_RSEQ_OP_ADD_FIRST
+PERCPU_RSEQ_INLINE int percpu_rseq_add_first(const struct percpu_rseq_reach *reach,
+                                             uintptr_t **base, const uint32_t *rows, uintptr_t v)
+{
+    PERCPU_RSEQ_SELF(reach);
+    PERCPU_RSEQ_RUN(PERCPU_RSEQ_OP_ADD_FIRST, (PERCPU_RSEQ_CLOBBERS),
+                    PERCPU_RSEQ_SELF_OPERAND(self.at), [base] "m"(*base), [bound] "m"(*rows),
+                    [v] PERCPU_RSEQ_ADDEND(v));
+}
+PERCPU_RSEQ_INLINE int percpu_rseq_add_element(const struct percpu_rseq_reach *reach,
+                                               uintptr_t **base, const uint32_t *rows, size_t i,
+                                               uintptr_t v)
+{
+    PERCPU_RSEQ_SELF(reach);
+    PERCPU_RSEQ_RUN(PERCPU_RSEQ_OP_ADD_ELEMENT, (PERCPU_RSEQ_CLOBBERS),
+                    PERCPU_RSEQ_SELF_OPERAND(self.at), [base] "m"(*base), [bound] "m"(*rows),
+                    [i] "r"(i), [v] PERCPU_RSEQ_ADDEND(v));
+}
+#else
+PERCPU_RSEQ_INLINE int percpu_rseq_add_element(const struct percpu_rseq_reach *reach,
+                                               uintptr_t **base, const uint32_t *rows, size_t i,
+                                               uintptr_t v)
+{
+    uintptr_t *p = __atomic_load_n(base, __ATOMIC_RELAXED);
+    PERCPU_RSEQ_SELF(reach);
+    self.bound = PERCPU_RSEQ_BOUND(__atomic_load_n(rows, __ATOMIC_RELAXED));
+    if (!p) /* each is checked alone: who sees the one may not see the other */
+        return -1;
+    p += i;
+    PERCPU_RSEQ_RUN(PERCPU_RSEQ_OP_ADD_WORD, (PERCPU_RSEQ_CLOBBERS),
+                    PERCPU_RSEQ_SELF_OPERANDS, [p] PERCPU_RSEQ_INPUT(p), [v] PERCPU_RSEQ_ADDEND(v));
+}
+PERCPU_RSEQ_INLINE int percpu_rseq_add_first(const struct percpu_rseq_reach *reach,
+                                             uintptr_t **base, const uint32_t *rows, uintptr_t v)
+{
+    return percpu_rseq_add_element(reach, base, rows, 0, v);
+}
 #endif
 
 /* @next: offset in bytes of the link inside a node. */
-PERCPU_RSEQ_INLINE int percpu_rseq_push(percpu_rseq_self_t self, struct percpu_rseq_list *p,
-                                        void *node, size_t next, uint32_t bound)
+PERCPU_RSEQ_INLINE int percpu_rseq_push(const struct percpu_rseq_reach *reach,
+                                        struct percpu_rseq_list *p, void *node, size_t next)
 {
-#if PERCPU_RSEQ_ASM_GOTO
-    __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") PERCPU_RSEQ_OP_PUSH("%l[slow]")
-                     PERCPU_RSEQ_SECTION_END
-                 : /* no outputs */
-                 : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p), [node] "r"(node),
-                   [next] "r"(next), [bound] PERCPU_RSEQ_INPUT(bound)
-                 : PERCPU_RSEQ_LIST_CLOBBERS
-                 : slow);
-    return 0;
-slow:
-    PERCPU_RSEQ_LABEL_BARRIER();
-    return -1;
-#else
-    uint32_t status;
-    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f") PERCPU_RSEQ_OP_PUSH("79f")
-                         PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
-                     : [status] "=r"(status)
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p), [node] "r"(node),
-                       [next] "r"(next), [bound] PERCPU_RSEQ_INPUT(bound)
-                     : PERCPU_RSEQ_LIST_CLOBBERS);
-    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
-#endif
+    PERCPU_RSEQ_SELF(reach);
+    PERCPU_RSEQ_RUN(
+        PERCPU_RSEQ_OP_PUSH(PERCPU_RSEQ_SLOW), (PERCPU_RSEQ_LIST_CLOBBERS),
+        PERCPU_RSEQ_SELF_OPERANDS, [p] PERCPU_RSEQ_INPUT(p), [node] "r"(node), [next] "r"(next));
 }
 
-PERCPU_RSEQ_INLINE int percpu_rseq_pop(percpu_rseq_self_t self, struct percpu_rseq_list *p,
-                                       size_t next, uint32_t bound, void **out)
+PERCPU_RSEQ_INLINE int percpu_rseq_pop(const struct percpu_rseq_reach *reach,
+                                       struct percpu_rseq_list *p, size_t next, void **out)
 {
-    uint32_t status;
-    PERCPU_RSEQ_RESULT(
-        PERCPU_RSEQ_OP_POP("79f"), [bound] PERCPU_RSEQ_INPUT(bound), [next] "r"(next));
-    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
+    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_POP("79f"), (PERCPU_RSEQ_LIST_CLOBBERS), [next] "r"(next), );
 }
 
 /*
- * Without a clock that user code can read there is no such section, and the caller's fallback asks
- * the kernel for the time.
+ * Without a clock that user code can read there are no such sections, and the caller's fallback
+ * asks the kernel for the time.
  */
-PERCPU_RSEQ_INLINE int percpu_rseq_publish(percpu_rseq_self_t self, struct percpu_rseq_stamped *p,
-                                           uint64_t v, uint32_t bound, uintptr_t *out)
-{
 #ifdef PERCPU_RSEQ_OP_PUBLISH
-    uint32_t status;
-    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
-                         PERCPU_RSEQ_OP_PUBLISH PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
-                     : [status] "=r"(status), [out] "=&r"(*out)
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p),
-                       [bound] PERCPU_RSEQ_INPUT(bound), PERCPU_RSEQ_VALUE_64(v)
-                     : PERCPU_RSEQ_PUBLISH_CLOBBERS);
-    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
-#else
-    (void)self;
-    (void)p;
-    (void)v;
-    (void)bound;
-    (void)out;
-    return -1;
-#endif
+PERCPU_RSEQ_INLINE int percpu_rseq_publish(const struct percpu_rseq_reach *reach,
+                                           struct percpu_rseq_stamped *p, uint64_t v,
+                                           uintptr_t *out)
+{
+    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_PUBLISH, (PERCPU_RSEQ_PUBLISH_CLOBBERS),
+                       PERCPU_RSEQ_VALUE_64(v), );
 }
 /* Both from one CPU: a thread that is moved in between starts over. */
-PERCPU_RSEQ_INLINE int percpu_rseq_stamp(percpu_rseq_self_t self, uint32_t *cpu, uint64_t *out)
+PERCPU_RSEQ_INLINE int percpu_rseq_stamp(const struct percpu_rseq_reach *reach, uint32_t *cpu,
+                                         uint64_t *out)
 {
-#ifdef PERCPU_RSEQ_OP_STAMP
     uint32_t status;
 #ifdef PERCPU_RSEQ_STAMP_WORD
     uint64_t word, *p = &word;
@@ -1599,30 +1851,37 @@ PERCPU_RSEQ_INLINE int percpu_rseq_stamp(percpu_rseq_self_t self, uint32_t *cpu,
     void *p = (void *)0;
 #endif
 #if UINTPTR_MAX > 0xffffffffu
-    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
-                         PERCPU_RSEQ_OP_STAMP PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
-                     : [status] "=r"(status), [out] "=&r"(*out), [cpu] "=&r"(*cpu)
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] "r"(p), [bound] "r"(0x7fffffffu)
-                     : PERCPU_RSEQ_PUBLISH_CLOBBERS);
+#define PERCPU_RSEQ_OUT_64 [out] "=&r"(*out)
 #else
+#define PERCPU_RSEQ_OUT_64 [out] PERCPU_RSEQ_HALF(low), [out_high] PERCPU_RSEQ_HALF(high)
     uint32_t low = 0, high = 0;
+#endif
+    PERCPU_RSEQ_SELF(reach);
     __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
                          PERCPU_RSEQ_OP_STAMP PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
-                     : [status] "=r"(status), [out] PERCPU_RSEQ_HALF(low),
-                       [out_high] PERCPU_RSEQ_HALF(high), [cpu] "=&r"(*cpu)
-                     : PERCPU_RSEQ_SELF_OPERAND(self), [p] PERCPU_RSEQ_INPUT(p),
-                       [bound] PERCPU_RSEQ_INPUT(0x7fffffffu)
+                     : [status] "=r"(status), [cpu] "=&r"(*cpu), PERCPU_RSEQ_OUT_64
+                     : PERCPU_RSEQ_SELF_OPERANDS, [p] PERCPU_RSEQ_INPUT(p)
                      : PERCPU_RSEQ_PUBLISH_CLOBBERS);
+#if UINTPTR_MAX <= 0xffffffffu
     *out = (uint64_t)high << 32 | low;
 #endif
     return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
-#else
-    (void)self;
-    (void)cpu;
-    (void)out;
-    return -1;
-#endif
 }
+#else
+PERCPU_RSEQ_INLINE int percpu_rseq_publish(const struct percpu_rseq_reach *reach,
+                                           struct percpu_rseq_stamped *p, uint64_t v,
+                                           uintptr_t *out)
+{
+    (void)reach, (void)p, (void)v, (void)out;
+    return -1;
+}
+PERCPU_RSEQ_INLINE int percpu_rseq_stamp(const struct percpu_rseq_reach *reach, uint32_t *cpu,
+                                         uint64_t *out)
+{
+    (void)reach, (void)cpu, (void)out;
+    return -1;
+}
+#endif
 #endif /* PERCPU_RSEQ_SECTIONS */
 
 /* ---- [G] Tools ------------------------------------------------------------------------------ */

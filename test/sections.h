@@ -16,9 +16,9 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#if PERCPU_RSEQ_SECTIONS &&                                                                       \
-    (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv) || defined(__powerpc64__) || \
-     defined(__s390x__) || defined(__i386__) || defined(__arm__))
+#if PERCPU_RSEQ_SECTIONS && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv) ||   \
+                             defined(__powerpc64__) || defined(__s390x__) || defined(__i386__) || \
+                             defined(__arm__) || defined(__loongarch__) || defined(__mips__))
 #define SECTIONS_CAN_TRAP 1
 
 /* The linker's names for the ends of the descriptor section. */
@@ -73,6 +73,24 @@ static const char *const trap_names[TRAP_KINDS] = {"0xe7f001f0"};
 static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0xf0, 0x01, 0xf0, 0xe7}};
 static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
 static const unsigned trap_skips[TRAP_KINDS] = {0};
+#elif defined(__loongarch__)
+#define TRAP_KINDS 1
+#define TRAP_SIZE 4
+static const char *const trap_names[TRAP_KINDS] = {"break"};
+static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x00, 0x00, 0x2a, 0x00}};
+static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
+static const unsigned trap_skips[TRAP_KINDS] = {0};
+#elif defined(__mips__)
+#define TRAP_KINDS 1
+#define TRAP_SIZE 4
+static const char *const trap_names[TRAP_KINDS] = {"break"};
+#ifdef __MIPSEB__
+static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x00, 0x00, 0x00, 0x0d}};
+#else
+static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x0d, 0x00, 0x00, 0x00}};
+#endif
+static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
+static const unsigned trap_skips[TRAP_KINDS] = {0};
 #else
 #define TRAP_KINDS 1
 static const char *const trap_names[TRAP_KINDS] = {"ebreak"};
@@ -103,6 +121,10 @@ __attribute__((unused)) static uintptr_t trap_ip(const void *context)
     return (uintptr_t)uc->uc_mcontext.gregs[REG_EIP];
 #elif defined(__arm__)
     return (uintptr_t)uc->uc_mcontext.arm_pc;
+#elif defined(__loongarch__)
+    return (uintptr_t)uc->uc_mcontext.__pc;
+#elif defined(__mips__)
+    return (uintptr_t)uc->uc_mcontext.pc;
 #else
     return (uintptr_t)uc->uc_mcontext.__gregs[0];
 #endif
@@ -123,10 +145,23 @@ __attribute__((unused)) static void trap_set_ip(void *context, uintptr_t ip)
     uc->uc_mcontext.gregs[REG_EIP] = (greg_t)ip;
 #elif defined(__arm__)
     uc->uc_mcontext.arm_pc = ip;
+#elif defined(__loongarch__)
+    uc->uc_mcontext.__pc = ip;
+#elif defined(__mips__)
+    uc->uc_mcontext.pc = ip;
 #else
     uc->uc_mcontext.__gregs[0] = ip;
 #endif
 }
+
+#ifdef __mips__
+static uint32_t insn_word(const unsigned char *i)
+{
+    uint32_t word;
+    memcpy(&word, i, sizeof word);
+    return word;
+}
+#endif
 
 /*
  * The length of the instruction at @i; 0: not one that sections consist of. On x86 these are the
@@ -218,6 +253,13 @@ __attribute__((unused)) static unsigned insn_length(const unsigned char *i)
     return i[3] >> 2 == 1 ? 8 : 4;
 #elif defined(__s390x__)
     return i[0] < 0x40 ? 2 : i[0] < 0xc0 ? 4 : 6;
+#elif defined(__loongarch__)
+    (void)i;
+    return 4;
+#elif defined(__mips__)
+    /* A branch and its delay slot are one to the kernel; bal has a word behind that it skips. */
+    uint32_t word = insn_word(i), op = word >> 26;
+    return word >> 16 == 0x0411 ? 12 : op == 4 || op == 5 || word == 0x01c00008 ? 8 : 4;
 #else
     return (i[0] & 3) == 3 ? 4 : 2;
 #endif
@@ -230,6 +272,10 @@ __attribute__((unused)) static int insn_is_exit(const unsigned char *i)
     return (i[0] & 0x7f) == 0x6f || ((i[0] & 3) == 1 && (i[1] & 0xe0) == 0xa0); /* j */
 #elif defined(__powerpc64__)
     return i[3] >> 2 == 18; /* b */
+#elif defined(__loongarch__)
+    return i[3] >> 2 == 20; /* b */
+#elif defined(__mips__)
+    return insn_word(i) == 0xdd8e0028 || insn_word(i) == 0x01c00008; /* ld $14, 40($12); jr $14 */
 #else
     (void)i;
     return 0;
@@ -268,6 +314,12 @@ __attribute__((unused)) static int insn_arms(const unsigned char *i, unsigned n)
 #elif defined(__s390x__)
     (void)i;
     return n == 1; /* larl, stg */
+#elif defined(__loongarch__)
+    (void)n; /* the linker may make one of the two that load the address */
+    return i[3] == 0x29 && (i[2] & 0xc0) == 0xc0; /* st.d */
+#elif defined(__mips__)
+    (void)n;
+    return insn_word(i) >> 26 == 63; /* sd */
 #else
     (void)n; /* the linker may make one of the two that load the address */
     return (i[0] & 0x7f) == 0x23 || ((i[0] & 3) == 0 && (i[1] & 0xe0) == 0xe0); /* sd */

@@ -60,8 +60,8 @@ static struct percpu_gauge gauge;
 
 static void set_bounds(uint32_t bound)
 {
-    percpu_priv_state.bound = bound;
-    counter.rows = counters.rows = list.rows = list2.rows = gauge.rows = bound;
+    percpu_priv_state.reach.bound = bound;
+    counter.rows = counters.rows = bound; /* handles that the section reads */
 }
 
 static void make_handles(void)
@@ -72,7 +72,7 @@ static void make_handles(void)
     list2.base = &obj->list2;
     list.next = list2.next = PERCPU_LINK(struct node, next);
     gauge.base = &obj->gauge;
-    set_bounds(percpu_priv_state.bound);
+    set_bounds(percpu_priv_state.reach.bound);
 }
 
 struct args {
@@ -189,7 +189,7 @@ static uint64_t model_drain(struct object *o, const struct args *a)
 }
 
 #define TICKS_NOW (~UINT64_C(0)) /* in a model: any time during the case */
-#ifdef PERCPU_RSEQ_TICKS         /* or else neither is a section */
+#ifdef PERCPU_RSEQ_OP_PUBLISH    /* or else neither is a section */
 static NOINLINE uint64_t run_gauge_set(const struct args *a)
 {
     double value;
@@ -257,7 +257,7 @@ static const struct op {
     {"push to empty", run_push_list2, model_push_list2, PUSH},
     {"pop", run_pop_list, model_pop_list, 0},
     {"pop from empty", run_pop_list2, model_pop_list2, EXITS_EARLY},
-#ifdef PERCPU_RSEQ_TICKS
+#ifdef PERCPU_RSEQ_OP_PUBLISH
     {"gauge_set", run_gauge_set, model_gauge_set, PUBLISH},
     {"tscp_approx", run_stamp, model_stamp, 0},
 #endif
@@ -740,7 +740,7 @@ static void kept_trap_ends_in_fallback(const struct op *op, int kind,
 static void id_beyond_bound_stays_off_first_bank(const struct op *op)
 {
     struct object *fallback = (struct object *)percpu_priv_fallback_copy(obj);
-    const uint32_t bound = percpu_priv_state.bound;
+    const uint32_t bound = percpu_priv_state.reach.bound;
     uint64_t got;
     for (unsigned which = 0; which < 2; which++) {
         if (which && (!can_migrate || !cpus[1]))
