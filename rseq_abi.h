@@ -699,14 +699,15 @@ PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
 #define PERCPU_RSEQ_SECTIONS 1
 #define PERCPU_RSEQ_INPUT(x) "g"(x)
 /*
- * No address is relative to the instruction: position-independent code counts from its global
- * offset table, whose own address the compiler finds.
+ * No address is relative to the instruction: position-independent code counts from another datum,
+ * whose own address the compiler finds. (Not from the global offset table itself, whose name clang
+ * takes for its distance.)
  */
 #ifdef __PIC__
-extern const char percpu_rseq_got[] __asm__("_GLOBAL_OFFSET_TABLE_")
-    __attribute__((visibility("hidden")));
-#define PERCPU_RSEQ_I386_ADDRESS "movl %[got], %%ecx\n\tleal 77b@GOTOFF(%%ecx), %%ecx\n\t"
-#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "g"(at), [got] "rm"(percpu_rseq_got)
+#define PERCPU_RSEQ_I386_ADDRESS                               \
+    "movl %[near], %%ecx\n\tleal 77b@GOTOFF(%%ecx), %%ecx\n\t" \
+    "subl $percpu_rseq_aborts_v1@GOTOFF, %%ecx\n\t"
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "g"(at), [near] "rm"(&percpu_rseq_aborts_v1)
 #else
 #define PERCPU_RSEQ_I386_ADDRESS "movl $77b, %%ecx\n\t"
 #define PERCPU_RSEQ_SELF_OPERAND(at) [self] "g"(at)

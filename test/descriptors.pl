@@ -169,7 +169,7 @@ sub check_arming {
     } elsif ($arch eq "aarch64") {
         $good = @i == 3 && $all =~ /^(?:nop|adrp\s+x9,.*); (?:add\s+x9, x9|adr\s+x9|nop).*; stu?r\s+x9, \[x\d+, #4\]$/;
     } elsif ($arch eq "i386") {
-        $good = $all =~ /^mov\s+\S+,%eax; (?:mov\s+\$0x([0-9a-f]+)|mov\s+\S+,%ecx; lea\s+-?0x[0-9a-f]+\(%ecx\)),%ecx; mov\s+%ecx,0x4\(%eax\)$/;
+        $good = $all =~ /^mov\s+\S+,%eax; (?:mov\s+\$0x([0-9a-f]+)|mov\s+\S+,%ecx; lea\s+-?0x[0-9a-f]+\(%ecx\),%ecx; sub\s+\$0x[0-9a-f]+),%ecx; mov\s+%ecx,0x4\(%eax\)$/;
         fault "%s: loads the address 0x%x", $where, hex $1 if $good && defined $1 && hex $1 != $s->{at};
     } elsif ($arch eq "arm") {
         $good = $all =~ /^movw\s+ip, #(\d+).*; movt\s+ip, #(\d+).*; add\s+ip, (?:ip, )?pc.*; str(\.w)?\s+ip, \[\w+, #4\]$/;
