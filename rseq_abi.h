@@ -1916,39 +1916,48 @@ static inline void percpu_rseq_valgrind_untrack(const void *start, size_t length
  * 1. Copy the block of the nearest architecture. Look up the system call number and the signature
  *    in the kernel's uapi header of the architecture; the signature must be an instruction that
  *    traps, never one that compilers emit.
- * 2. percpu_rseq_tp() and PERCPU_RSEQ_TP_BIAS: thread pointer + bias must be mapped memory in every
- *    thread. The id is now read from an area and `make selftest` shows it. If the thread pointer
- *    costs a trap or a call, stop: leave the block out, and operations take the fallback.
- * 3. Pick three or four caller-saved registers, none that the linker or the PLT uses between 71 and
- *    the commit: one for the descriptor's address (alive to the commit), one for cpu id and row,
- *    the rest scratch. What is left must do for up to six operands at -O0 -fPIC with a frame
+ * 2. percpu_rseq_tp() and PERCPU_RSEQ_TP_BIAS: thread pointer + bias must be mapped memory in
+ *    every thread. The id is now read from an area and `make selftest` shows it. If the thread
+ *    pointer costs a trap or a call, stop: leave the block out, and operations take the fallback.
+ * 3. Pick three or four caller-saved registers, none that the linker or the PLT uses between 71
+ *    and the commit: one for the descriptor's address (alive to the commit), one for cpu id and
+ *    row, the rest scratch. What is left must do for up to six operands at -O0 -fPIC with a frame
  *    pointer; if it does not, let operands be in memory (PERCPU_RSEQ_INPUT, as on i386) or take
  *    registers that gcc does not give to operands (as in Thumb code). Where a register is no base
  *    (r0 on ppc, s390): PERCPU_RSEQ_SELF_OPERAND.
  * 4. SECTION_BEGIN: the address of 77 position-independently (no such address: through an operand
- *    that makes the compiler find the table, as on ppc and i386; never by a call); a store of it to
- *    cpu_id + 4, of 64 bits, or on a 32-bit machine of the low word only (big-endian: cpu_id + 8);
- *    label 72 directly after it; a load of cpu_id, without sign extension; an unsigned compare
- *    with %[bound]. PERCPU_RSEQ_DESCRIPTOR_32 where there is no .quad of an address.
- *    Branches to `slow`: as far as a function is long, or into another section. Where a
- *    conditional one does not reach, branch around a jump. Where gcc must know how long code is,
- *    no asm goto (PERCPU_RSEQ_ASM_GOTO).
+ *    that makes the compiler find the table, as on ppc and i386; if the compiler may keep the
+ *    table anywhere, a call over a word that says how far, as on mips64, whose return register is
+ *    then clobbered); a store of it to cpu_id + 4, of 64 bits, or on a 32-bit machine of the low
+ *    word only (big-endian: cpu_id + 8); label 72 directly after it; a load of cpu_id; an unsigned
+ *    compare with %[bound]: of 32 bits, or of registers that are both extended the same way.
+ *    Whether the compiler keeps 32-bit operands extended is its business: mips64 yes, riscv64 and
+ *    loongarch64 no (also in CMPXCHG_32). PERCPU_RSEQ_DESCRIPTOR_32 where there is no .quad of an
+ *    address. Branches to `slow`: as far as a function is long, or into another section. Where a
+ *    conditional one does not reach, branch around a jump, or around a jump to the site's slow_ip.
+ *    Delay slots: `.set noreorder` around each branch with its nop, and restored there, since
+ *    nothing follows the commit that could. Where gcc must know how long code is, no asm goto
+ *    (PERCPU_RSEQ_RUN in [F]).
  * 5. The OP_ strings. Nothing but the last instruction may store to shared memory. No call, no
  *    stack, no instruction that the assembler may turn into several with the store among them.
- *    PUBLISH on a weakly ordered machine: a release barrier before, or in, the commit. Offsets in
- *    struct percpu_rseq_stamped: buffers begin at 8, on i386 at 4. A 32-bit row has lost the high
- *    bits of the cpu id: STAMP loads it again. A clock that can only be stored to memory:
- *    PERCPU_RSEQ_STAMP_WORD. None that user code can read: neither PUBLISH nor STAMP, nor TICKS.
- * 6. The stub: signature, then count, restart, give up. It uses what sections clobber, and no more:
- *    a register for its jumps too. The kernel keeps the mode that the section ran in (ARM, Thumb):
- *    so must the stub, and its address has no mode bit. Its unwind line: DW_CFA_val_expression for
- *    the return column = the word at descriptor register + 32 (32-bit big-endian: + 36). Where the
- *    return column is an ordinary register choose a pseudo register with .cfi_return_column.
+ *    Weakly ordered machines: PUSH and POP, a barrier between the load of `closed` and all else;
+ *    PUBLISH, one before the first store to the idle buffer, and one before, or in, the commit.
+ *    Offsets in struct percpu_rseq_stamped: buffers begin at 8, on i386 at 4. A 32-bit row has
+ *    lost the high bits of the cpu id: STAMP loads it again. A clock that can only be stored to
+ *    memory: PERCPU_RSEQ_STAMP_WORD. None that user code can read: neither PUBLISH nor STAMP, nor
+ *    TICKS.
+ * 6. The stub: signature, then count, restart, give up. It uses what sections clobber, and no
+ *    more: a register for its jumps too. The kernel keeps the mode that the section ran in (ARM,
+ *    Thumb): so must the stub, and its address has no mode bit. Its unwind line:
+ *    DW_CFA_val_expression for the return column = the word at descriptor register + 32 (32-bit
+ *    big-endian: + 36). Where the return column is an ordinary register choose a pseudo register
+ *    with .cfi_return_column: the unwinder's own for signals, below its count of registers.
+ *    Registers by number: assemblers differ in the names that .cfi takes.
  * 7. Teach the tests: test/sections.h (a trap, instruction lengths, the instruction that arms, the
  *    register of the instruction pointer), test/descriptors.pl, test/kernels/rows.
  * 8. Prove it: the every-instruction test on a kernel of that architecture, at -O0 and -O2, with
- *    and without -fPIC, in each mode; then the storms. See it fail with each PERCPU_BREAK_*. Until
- *    then PERCPU_RSEQ_SECTIONS stays 0.
+ *    and without -fPIC, in each mode; then the storms (-icount; they must abort). See it fail with
+ *    each PERCPU_BREAK_*. Until then PERCPU_RSEQ_SECTIONS stays 0.
  */
 
 #if defined(__GNUC__)

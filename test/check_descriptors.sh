@@ -120,7 +120,8 @@ if have gcc; then
 fi
 
 # ---- Other processors
-for triplet in x86_64-linux-gnu aarch64-linux-gnu riscv64-linux-gnu arm-linux-gnueabihf i686-linux-gnu; do
+for triplet in x86_64-linux-gnu aarch64-linux-gnu riscv64-linux-gnu arm-linux-gnueabihf i686-linux-gnu \
+    loongarch64-linux-gnu mips64el-linux-gnuabi64; do
     arch=${triplet%%-*} cc=$triplet-gcc prefix=$triplet- more=
     [ $arch = "$(uname -m)" ] && continue
     if [ $arch = i686 ] && ! have $cc && [ "$(uname -m)" = x86_64 ] \

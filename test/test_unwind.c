@@ -88,7 +88,9 @@ struct object {
 };
 static struct object *obj;
 static struct percpu_counter counter;
+#ifdef PERCPU_RSEQ_OP_PUBLISH
 static struct percpu_gauge gauge;
+#endif
 static struct percpu_freelist list;
 static void *node[2];
 
@@ -139,10 +141,12 @@ static FRAME void op_list(void)
     percpu_freelist_push(&list, node);
     returned += percpu_freelist_pop(&list) != NULL;
 }
+#ifdef PERCPU_RSEQ_OP_PUBLISH
 static FRAME void op_gauge(void)
 {
     percpu_gauge_set(&gauge, 1.5);
 }
+#endif
 
 static const struct op {
     const char *name;
@@ -150,7 +154,9 @@ static const struct op {
 } ops[] = {
     {"a leaf function", op_add}, {"a counter", op_counter}, {"live registers", op_result},
     {"a big frame", op_frame},   {"alloca", op_alloca},     {"a free list", op_list},
+#ifdef PERCPU_RSEQ_OP_PUBLISH
     {"a gauge", op_gauge},
+#endif
 };
 #define OPS (sizeof ops / sizeof ops[0])
 
