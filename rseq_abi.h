@@ -349,7 +349,7 @@ PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_X86_BOUND(slow) ""
 #else
-#define PERCPU_RSEQ_X86_BOUND(slow) "cmpl %[bound], %%ecx\n\tjae " slow "\n\t"
+#define PERCPU_RSEQ_X86_BOUND(slow) "cmpl %k[bound], %%ecx\n\tjae " slow "\n\t"
 #endif
 #ifdef PERCPU_BREAK_STALE_CPU /* cpu_id is read once, before the restart address */
 #define PERCPU_RSEQ_X86_STALE "movl " PERCPU_RSEQ_X86_CPU ", %%edx\n\t"
@@ -1633,15 +1633,14 @@ __asm__(".ifndef " PERCPU_RSEQ_STUB_NAME "\n"
 
 /* What every section needs: where this thread's cpu_id is, and for which ids to go on. */
 typedef struct {
-    intptr_t at; /* what the section reads cpu_id through */
-#if PERCPU_RSEQ_BOUND_IN_UPPER_HALF
-    uint64_t bound;
-#define PERCPU_RSEQ_BOUND(n) ((uint64_t)(n) << 32)
-#else
-    uint32_t bound;
-#define PERCPU_RSEQ_BOUND(n) (n)
-#endif
+    intptr_t at;     /* what the section reads cpu_id through */
+    uintptr_t bound; /* a whole register: nobody has to wonder how 32 bits are extended */
 } percpu_rseq_self_t;
+#if PERCPU_RSEQ_BOUND_IN_UPPER_HALF
+#define PERCPU_RSEQ_BOUND(n) ((uintptr_t)(n) << 32)
+#else
+#define PERCPU_RSEQ_BOUND(n) ((uintptr_t)(n))
+#endif
 
 /* Return: the area's offset is known. */
 PERCPU_RSEQ_INLINE int percpu_rseq_self(const struct percpu_rseq_reach *reach,
@@ -1653,7 +1652,7 @@ PERCPU_RSEQ_INLINE int percpu_rseq_self(const struct percpu_rseq_reach *reach,
     off = (int32_t)(uint32_t)self->bound;
 #else
     intptr_t off = PERCPU_RSEQ_OFFSET(reach);
-    self->bound = reach->bound;
+    self->bound = PERCPU_RSEQ_BOUND(reach->bound);
 #endif
     self->at = (intptr_t)PERCPU_RSEQ_AT(off);
     return !PERCPU_RSEQ_UNSET(off);
@@ -1932,7 +1931,7 @@ static inline void percpu_rseq_valgrind_untrack(const void *start, size_t length
  *    word only (big-endian: cpu_id + 8); label 72 directly after it; a load of cpu_id; an unsigned
  *    compare with %[bound]: of 32 bits, or of registers that are both extended the same way.
  *    Whether the compiler keeps 32-bit operands extended is its business: mips64 yes, riscv64 and
- *    loongarch64 no (also in CMPXCHG_32). PERCPU_RSEQ_DESCRIPTOR_32 where there is no .quad of an
+ *    loongarch64 no (CMPXCHG_32). PERCPU_RSEQ_DESCRIPTOR_32 where there is no .quad of an
  *    address. Branches to `slow`: as far as a function is long, or into another section. Where a
  *    conditional one does not reach, branch around a jump, or around a jump to the site's slow_ip.
  *    Delay slots: `.set noreorder` around each branch with its nop, and restored there, since
