@@ -41,7 +41,8 @@ static unsigned scaled(unsigned n)
 #define HOLDS_SIGNALS 0
 #endif
 
-enum { MAX_THREADS = 24, TOKENS_PER_THREAD = 8 };
+/* Each has a bit of a word; the rest of it counts, up to millions. */
+enum { MAX_THREADS = sizeof(percpu_word) == 8 ? 24 : 8, TOKENS_PER_THREAD = 8 };
 enum who { ALL, NONE, HALF };
 
 struct object {
@@ -50,7 +51,7 @@ struct object {
     percpu_word added, returned, compared;
     percpu_word bits; /* upper half: a bit per thread; lower half: a count */
 };
-#define COUNT_BITS (sizeof(percpu_word) * 4)
+#define COUNT_BITS (sizeof(percpu_word) * 8 - MAX_THREADS)
 
 struct worker {
     pthread_t thread;
