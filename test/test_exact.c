@@ -41,7 +41,6 @@ static unsigned scaled(unsigned n)
 #define HOLDS_SIGNALS 0
 #endif
 
-/* Each has a bit of a word; the rest of it counts, up to millions. */
 enum { MAX_THREADS = sizeof(percpu_word) == 8 ? 24 : 8, TOKENS_PER_THREAD = 8 };
 enum who { ALL, NONE, HALF };
 
@@ -49,7 +48,7 @@ struct object {
     uint32_t added32;
     uint32_t exchanged; /* a token */
     percpu_word added, returned, compared;
-    percpu_word bits; /* upper half: a bit per thread; lower half: a count */
+    percpu_word bits; /* on top a bit per thread, below a count */
 };
 #define COUNT_BITS (sizeof(percpu_word) * 8 - MAX_THREADS)
 
