@@ -102,9 +102,7 @@ PERCPU_RSEQ_STATIC_ASSERT(PERCPU_STRIDE_SHIFT >= 12 && PERCPU_STRIDE_SHIFT <= 20
 /* State of the machinery that the inline functions below read; the rest of it is in [12]. */
 struct percpu_priv_arena;
 struct percpu_priv_shared {
-    intptr_t from_own;     /* active area's address - own area's */
-    intptr_t from_tp;      /* cpu_id's address - (biased) thread pointer; 0 unknown */
-    uint32_t bound;        /* critical sections run for ids below; 0 nowhere */
+    struct percpu_rseq_reach reach;
     uint32_t nr_cpus;      /* 0 not known yet */
     uint32_t feature_size; /* bytes of the active area that the kernel maintains */
     uint32_t libc_size;    /* what libc registered, 0 nothing */
@@ -175,11 +173,7 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_fallback_copy(const void *p);
 static PERCPU_PRIV_OUTLINE unsigned percpu_priv_copies(const void *p);
 
 #if PERCPU_RSEQ_PORTED
-#if PERCPU_RSEQ_OFFSET_FROM_OWN
-#define PERCPU_PRIV_OFFSET() (percpu_priv_state.from_own)
-#else
-#define PERCPU_PRIV_OFFSET() (percpu_priv_state.from_tp)
-#endif
+#define PERCPU_PRIV_OFFSET() PERCPU_RSEQ_OFFSET(&percpu_priv_state.reach)
 #endif
 #if PERCPU_RSEQ_SECTIONS && !defined(PERCPU_FORCE_FALLBACK)
 #define PERCPU_PRIV_SECTIONS 1
@@ -441,9 +435,9 @@ static inline void *percpu_priv_ptr(const void *p, unsigned row)
 }
 
 #if PERCPU_PRIV_SECTIONS
-#define PERCPU_PRIV_ON_BANK_1()                              \
-    ((unsigned)percpu_cpu_raw() < percpu_priv_state.bound || \
-     (percpu_priv_enter() && (unsigned)percpu_cpu_raw() < percpu_priv_state.bound))
+#define PERCPU_PRIV_ON_BANK_1()                                    \
+    ((unsigned)percpu_cpu_raw() < percpu_priv_state.reach.bound || \
+     (percpu_priv_enter() && (unsigned)percpu_cpu_raw() < percpu_priv_state.reach.bound))
 #else
 #define PERCPU_PRIV_ON_BANK_1() 0
 #endif
@@ -515,9 +509,7 @@ template <typename T> inline T *percpu_this_cpu_ptr(T *p)
 #else
 #define PERCPU_PRIV_SECOND_BANK(p) percpu_priv_fallback_copy(p)
 #endif
-#define PERCPU_PRIV_SECTION(name, ...)           \
-    (!PERCPU_RSEQ_UNSET(PERCPU_PRIV_OFFSET()) && \
-     !percpu_rseq_##name(PERCPU_RSEQ_SELF(PERCPU_PRIV_OFFSET()), __VA_ARGS__))
+#define PERCPU_PRIV_SECTION(name, ...) (!percpu_rseq_##name(&percpu_priv_state.reach, __VA_ARGS__))
 #else
 #define PERCPU_PRIV_SECOND_BANK(p) percpu_priv_fallback_copy(p)
 #define PERCPU_PRIV_SECTION(name, ...) 0
@@ -530,37 +522,35 @@ template <typename T> inline T *percpu_this_cpu_ptr(T *p)
 #define PERCPU_PRIV_DEFINE_VOID(op, section, n, atomic)                                         \
     static PERCPU_PRIV_OUTLINE void percpu_priv_##op##_slow_u##n(uint##n##_t *p, uint##n##_t v) \
     {                                                                                           \
-        if (percpu_priv_enter() &&                                                              \
-            PERCPU_PRIV_SECTION(section##_u##n, p, v, percpu_priv_state.bound))                 \
+        if (percpu_priv_enter() && PERCPU_PRIV_SECTION(section##_u##n, p, v))                   \
             return;                                                                             \
         percpu_priv_alias_u##n *copy = (percpu_priv_alias_u##n *)PERCPU_PRIV_SECOND_BANK(p);    \
         atomic;                                                                                 \
     }                                                                                           \
     PERCPU_RSEQ_INLINE void percpu_this_cpu_##op##_u##n(uint##n##_t *p, uint##n##_t v)          \
     {                                                                                           \
-        if (PERCPU_PRIV_UNLIKELY(                                                               \
-                !PERCPU_PRIV_SECTION(section##_u##n, p, v, percpu_priv_state.bound)))           \
+        if (PERCPU_PRIV_UNLIKELY(!PERCPU_PRIV_SECTION(section##_u##n, p, v)))                   \
             percpu_priv_##op##_slow_u##n(p, v);                                                 \
     }
 
 /* The same with a result. @args: what the section takes besides p, with types in @params. */
-#define PERCPU_PRIV_DEFINE_RESULT(op, section, n, params, args, atomic)                         \
-    static PERCPU_PRIV_OUTLINE uint##n##_t percpu_priv_##op##_slow_u##n params                  \
-    {                                                                                           \
-        uint##n##_t out;                                                                        \
-        if (percpu_priv_enter() && PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args, \
-                                                       percpu_priv_state.bound, &out))          \
-            return out;                                                                         \
-        percpu_priv_alias_u##n *copy = (percpu_priv_alias_u##n *)PERCPU_PRIV_SECOND_BANK(p);    \
-        return atomic;                                                                          \
-    }                                                                                           \
-    PERCPU_RSEQ_INLINE uint##n##_t percpu_this_cpu_##op##_u##n params                           \
-    {                                                                                           \
-        uint##n##_t out;                                                                        \
-        if (PERCPU_PRIV_UNLIKELY(!PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args,  \
-                                                      percpu_priv_state.bound, &out)))          \
-            out = percpu_priv_##op##_slow_u##n args;                                            \
-        return out;                                                                             \
+#define PERCPU_PRIV_DEFINE_RESULT(op, section, n, params, args, atomic)                      \
+    static PERCPU_PRIV_OUTLINE uint##n##_t percpu_priv_##op##_slow_u##n params               \
+    {                                                                                        \
+        uint##n##_t out;                                                                     \
+        if (percpu_priv_enter() &&                                                           \
+            PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args, &out))              \
+            return out;                                                                      \
+        percpu_priv_alias_u##n *copy = (percpu_priv_alias_u##n *)PERCPU_PRIV_SECOND_BANK(p); \
+        return atomic;                                                                       \
+    }                                                                                        \
+    PERCPU_RSEQ_INLINE uint##n##_t percpu_this_cpu_##op##_u##n params                        \
+    {                                                                                        \
+        uint##n##_t out;                                                                     \
+        if (PERCPU_PRIV_UNLIKELY(                                                            \
+                !PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args, &out)))        \
+            out = percpu_priv_##op##_slow_u##n args;                                         \
+        return out;                                                                          \
     }
 #define PERCPU_PRIV_SPREAD(...) __VA_ARGS__
 
@@ -740,15 +730,10 @@ inline T percpu_this_cpu_cmpxchg(T &x, E expected, V v)
  * includes: no add is ever lost. Words wrap modulo 2^64, on 32-bit machines 2^32.
  */
 typedef uintptr_t percpu_word;
-#if UINTPTR_MAX > 0xffffffffu
-#define PERCPU_PRIV_ADD_WORD(p, v, bound) PERCPU_PRIV_SECTION(add_u64, p, v, bound)
-#else
-#define PERCPU_PRIV_ADD_WORD(p, v, bound) PERCPU_PRIV_SECTION(add_u32, p, v, bound)
-#endif
 
 struct percpu_counter {
     percpu_word *base; /* copy 0; NULL: not allocated yet */
-    uint32_t rows;     /* critical sections run for CPU ids below; not above what base has */
+    uint32_t rows;     /* critical sections run for CPU ids below; 0 until base is set */
     percpu_word spill; /* adds that found no memory */
     percpu_word taken; /* the sum at the last take */
 };
@@ -775,14 +760,11 @@ static PERCPU_PRIV_OUTLINE void percpu_counter_destroy(struct percpu_counter *c)
  *
  * Order: none, not even for the compiler.
  * Context: any: signal handlers, malloc replacements, destructors, before main. errno is preserved.
- * Cost: this_cpu_add(), two loads and a branch that is not taken.
+ * Cost: this_cpu_add() and a load; where not x86-64, also a branch that is not taken.
  */
 PERCPU_RSEQ_INLINE void percpu_counter_add(struct percpu_counter *c, percpu_word v)
 {
-    percpu_word *base = __atomic_load_n(&c->base, __ATOMIC_RELAXED);
-    uint32_t rows = __atomic_load_n(&c->rows, __ATOMIC_RELAXED);
-    (void)rows; /* each is checked alone, so their order does not matter */
-    if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_ADD_WORD(base, v, rows)))
+    if (PERCPU_PRIV_UNLIKELY(!PERCPU_PRIV_SECTION(add_first, &c->base, &c->rows, v)))
         percpu_priv_counter_slow(c, v);
 }
 PERCPU_RSEQ_INLINE void percpu_counter_sub(struct percpu_counter *c, percpu_word v)
@@ -822,7 +804,7 @@ static PERCPU_PRIV_OUTLINE percpu_word percpu_counter_take(struct percpu_counter
  * also counts for its user and for the process. Events are array indices, typically an enum.
  *
  * Memory is allocated in chunks of PERCPU_COUNTERS_CHUNK events, by init, or by the first add to a
- * chunk of a set that PERCPU_COUNTERS_INIT made. A set with PERCPU_COUNTERS_SHARED has one row of
+ * set that PERCPU_COUNTERS_INIT made. A set with PERCPU_COUNTERS_SHARED has one row of
  * atomics instead of one per CPU: for sets that are many and rarely written.
  */
 #define PERCPU_COUNTERS_CHUNK (PERCPU_STRIDE / sizeof(percpu_word))
@@ -836,7 +818,7 @@ struct percpu_counters {
     struct percpu_counters *parent;
     percpu_word *chunk[PERCPU_COUNTERS_CHUNKS]; /* copy 0 of each; NULL: not allocated yet */
     percpu_word *taken[PERCPU_COUNTERS_CHUNKS]; /* the sums at the last take, where there was one */
-    uint32_t rows;                              /* as in a counter */
+    uint32_t rows;                              /* as in a counter; 0 while a chunk is missing */
     uint32_t children;                          /* sets whose parent this is */
     percpu_word unplaced; /* amounts that found no memory: see percpu_counters_add() */
 };
@@ -880,24 +862,18 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters
  * find no memory here; the amount then goes to set->unplaced, which no sum includes.
  *
  * Order: none, not even for the compiler.
- * Context: any. errno is preserved. Cost: per set of the chain, a counter's add and two loads.
+ * Context: any. errno is preserved.
+ * Cost: per set of the chain, a counter's add, a compare and a load.
  */
 PERCPU_RSEQ_INLINE void percpu_counters_add(struct percpu_counters *set, unsigned event,
                                             percpu_word v)
 {
-    for (; set; set = set->parent) {
-        percpu_word *chunk =
-            event < set->n
-                ? __atomic_load_n(&set->chunk[event / PERCPU_COUNTERS_CHUNK], __ATOMIC_RELAXED)
-                : (percpu_word *)0;
-        percpu_word *word = chunk ? chunk + event % PERCPU_COUNTERS_CHUNK : chunk;
-        uint32_t rows = __atomic_load_n(&set->rows, __ATOMIC_RELAXED);
-        (void)rows;
-        if (chunk && set->flags & PERCPU_COUNTERS_SHARED)
-            (void)__atomic_fetch_add(word, v, __ATOMIC_RELAXED);
-        else if (PERCPU_PRIV_UNLIKELY(!chunk || !PERCPU_PRIV_ADD_WORD(word, v, rows)))
+    for (; set; set = set->parent)
+        if (PERCPU_PRIV_UNLIKELY(
+                event >= set->n ||
+                !PERCPU_PRIV_SECTION(add_element, &set->chunk[event / PERCPU_COUNTERS_CHUNK],
+                                     &set->rows, event % PERCPU_COUNTERS_CHUNK, v)))
             percpu_priv_counters_slow(set, event, v);
-    }
 }
 PERCPU_RSEQ_INLINE void percpu_counters_inc(struct percpu_counters *set, unsigned event)
 {
@@ -981,7 +957,6 @@ struct percpu_priv_gauge_row {
 
 struct percpu_gauge {
     struct percpu_priv_gauge_row *base;
-    uint32_t rows;
     struct percpu_priv_gauge_row spill; /* sets that found no memory */
 };
 
@@ -1007,14 +982,11 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_slow(struct percpu_gauge *g, u
 PERCPU_RSEQ_INLINE void percpu_gauge_set(struct percpu_gauge *g, double value)
 {
     struct percpu_priv_gauge_row *base = __atomic_load_n(&g->base, __ATOMIC_RELAXED);
-    uint32_t rows = __atomic_load_n(&g->rows, __ATOMIC_RELAXED);
     uint64_t bits;
     uintptr_t seq;
     __builtin_memcpy(&bits, &value, sizeof bits);
-    (void)rows;
     (void)seq;
-    if (PERCPU_PRIV_UNLIKELY(!base ||
-                             !PERCPU_PRIV_SECTION(publish, &base->stamped, bits, rows, &seq)))
+    if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_SECTION(publish, &base->stamped, bits, &seq)))
         percpu_priv_gauge_slow(g, bits);
 }
 
@@ -1040,9 +1012,8 @@ static PERCPU_PRIV_OUTLINE int percpu_gauge_get(struct percpu_gauge *g, double *
  */
 struct percpu_freelist {
     struct percpu_rseq_list *base;
-    uint32_t rows;
-    uint32_t next; /* offset of the link in a node */
-    void *spill;   /* nodes that found no row */
+    size_t next; /* offset of the link in a node */
+    void *spill; /* nodes that found no row */
 };
 
 /**
@@ -1074,10 +1045,8 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_pop_slow(struct percpu_freelist *li
 PERCPU_RSEQ_INLINE void percpu_freelist_push(struct percpu_freelist *list, void *node)
 {
     struct percpu_rseq_list *base = __atomic_load_n(&list->base, __ATOMIC_RELAXED);
-    uint32_t rows = __atomic_load_n(&list->rows, __ATOMIC_RELAXED);
-    (void)rows;
     PERCPU_PRIV_HAND_OVER(node);
-    if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_SECTION(push, base, node, list->next, rows)))
+    if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_SECTION(push, base, node, list->next)))
         percpu_priv_push_slow(list, node);
 }
 
@@ -1090,10 +1059,8 @@ PERCPU_RSEQ_INLINE void percpu_freelist_push(struct percpu_freelist *list, void 
 PERCPU_RSEQ_INLINE void *percpu_freelist_pop(struct percpu_freelist *list)
 {
     struct percpu_rseq_list *base = __atomic_load_n(&list->base, __ATOMIC_RELAXED);
-    uint32_t rows = __atomic_load_n(&list->rows, __ATOMIC_RELAXED);
     void *node = (void *)0;
-    (void)rows;
-    if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_SECTION(pop, base, list->next, rows, &node)))
+    if (PERCPU_PRIV_UNLIKELY(!base || !PERCPU_PRIV_SECTION(pop, base, list->next, &node)))
         node = percpu_priv_pop_slow(list);
     PERCPU_PRIV_TAKE_OVER(node);
     return node;
@@ -1293,7 +1260,7 @@ static PERCPU_PRIV_OUTLINE unsigned percpu_priv_find_nr_cpus(void)
     if (n > PERCPU_PRIV_MAX_CPUS)
         n = PERCPU_PRIV_MAX_CPUS;
     if (PERCPU_PRIV_LOAD(percpu_priv_state.nr_cpus) == 0) {
-        PERCPU_PRIV_STORE(percpu_priv_state.bound, percpu_priv_state.kernel_broken ? 0 : n);
+        PERCPU_PRIV_STORE(percpu_priv_state.reach.bound, percpu_priv_state.kernel_broken ? 0 : n);
         __atomic_store_n(&percpu_priv_state.nr_cpus, n, __ATOMIC_RELEASE); /* the bound is known */
     }
     errno = saved;
@@ -1365,12 +1332,12 @@ static inline int percpu_priv_offset_known(void)
 static PERCPU_PRIV_OUTLINE void percpu_priv_publish(char *own, char *area, int known)
 {
     intptr_t off = area + PERCPU_RSEQ_CPU_ID_OFFSET - (percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS);
-    if (known)
-        PERCPU_PRIV_SET(percpu_priv_state.from_tp, off);
+    if (known && off == (int32_t)off)
+        PERCPU_PRIV_SET(percpu_priv_state.reach.from_tp, (int32_t)off);
     __atomic_store_n(&percpu_priv_state.from_tp_known, 1, __ATOMIC_RELEASE);
     (void)own;
 #if PERCPU_RSEQ_OFFSET_FROM_OWN
-    PERCPU_PRIV_SET(percpu_priv_state.from_own, area - own);
+    PERCPU_PRIV_SET(percpu_priv_state.reach.from_own, area - own);
     __atomic_store_n(&percpu_priv_state.from_own_known, 1, __ATOMIC_RELEASE);
 #endif
 }
@@ -1387,10 +1354,10 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_find_area(void)
     char *area = own;
     /* Who shares percpu_priv_state shares the area, whichever kind of code found it first. */
     if (__atomic_load_n(&percpu_priv_state.from_tp_known, __ATOMIC_ACQUIRE) &&
-        percpu_priv_state.from_tp) {
+        percpu_priv_state.reach.from_tp) {
         percpu_priv_publish(own,
-                            percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + percpu_priv_state.from_tp -
-                                PERCPU_RSEQ_CPU_ID_OFFSET,
+                            percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS +
+                                percpu_priv_state.reach.from_tp - PERCPU_RSEQ_CPU_ID_OFFSET,
                             1);
         return;
     }
@@ -1426,9 +1393,9 @@ static inline long percpu_priv_rseq(void *area, unsigned length, int flags)
 static inline void *percpu_priv_area(void)
 {
 #if PERCPU_RSEQ_OFFSET_FROM_OWN
-    return (char *)percpu_priv_thread() + percpu_priv_state.from_own;
+    return (char *)percpu_priv_thread() + percpu_priv_state.reach.from_own;
 #else
-    return percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + percpu_priv_state.from_tp -
+    return percpu_rseq_tp() + PERCPU_RSEQ_TP_BIAS + percpu_priv_state.reach.from_tp -
            PERCPU_RSEQ_CPU_ID_OFFSET;
 #endif
 }
@@ -1728,12 +1695,13 @@ static PERCPU_PRIV_OUTLINE enum percpu_reason percpu_priv_diagnose(struct percpu
     if (percpu_priv_state.kernel_broken)
         return PERCPU_REASON_KERNEL_BROKEN;
     if (id >= 0)
-        return (unsigned)id < percpu_priv_state.bound ? PERCPU_REASON_NONE : PERCPU_REASON_ID_RANGE;
+        return (unsigned)id < percpu_priv_state.reach.bound ? PERCPU_REASON_NONE
+                                                            : PERCPU_REASON_ID_RANGE;
     s->error = t->error;
     reason = percpu_priv_obstacle(t);
     if (reason == PERCPU_REASON_NONE)
         reason = percpu_priv_probe(&s->error);
-    if (reason == PERCPU_REASON_NONE && percpu_priv_os_cpu() >= percpu_priv_state.bound)
+    if (reason == PERCPU_REASON_NONE && percpu_priv_os_cpu() >= percpu_priv_state.reach.bound)
         reason = PERCPU_REASON_ID_RANGE;
     return reason;
 }
@@ -2224,11 +2192,8 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_fallback_copy(const void *p)
     return percpu_priv_ptr(p, a->rows + row - 1);
 }
 
-/*
- * The memory of a handle: its copies of @size bytes, allocated by whoever comes first. @rows is
- * stored before the base; each is checked alone by the hot path, so their order does not matter.
- */
-static PERCPU_PRIV_OUTLINE void *percpu_priv_base(void *handle_base, uint32_t *rows, size_t size)
+/* The memory of a handle: its copies of @size bytes, allocated by whoever comes first. */
+static PERCPU_PRIV_OUTLINE void *percpu_priv_base(void *handle_base, size_t size)
 {
     void **slot = (void **)handle_base;
     void *base = __atomic_load_n(slot, __ATOMIC_ACQUIRE), *mine;
@@ -2237,14 +2202,20 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_base(void *handle_base, uint32_t *r
     mine = percpu_alloc(size, sizeof(uint64_t));
     if (!mine)
         return mine;
-    (void)percpu_priv_enter(); /* so that the bound is known */
     percpu_rseq_valgrind_untrack(slot, sizeof *slot);
-    percpu_rseq_valgrind_untrack(rows, sizeof *rows);
-    PERCPU_PRIV_STORE(*rows, PERCPU_PRIV_LOAD(percpu_priv_state.bound));
     if (__atomic_compare_exchange_n(slot, &base, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return mine;
     (void)percpu_free(mine); /* a thread or a handler was faster */
     return base;
+}
+
+/* A counter's memory, or a set's, is all there: let sections in. Who sees rows sees the bases. */
+static PERCPU_PRIV_OUTLINE void percpu_priv_open(uint32_t *rows)
+{
+    if (PERCPU_PRIV_LOAD(*rows))
+        return;
+    percpu_rseq_valgrind_untrack(rows, sizeof *rows);
+    __atomic_store_n(rows, PERCPU_PRIV_LOAD(percpu_priv_state.reach.bound), __ATOMIC_RELEASE);
 }
 
 /* ---- Counters */
@@ -2252,10 +2223,12 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_base(void *handle_base, uint32_t *r
 static PERCPU_PRIV_OUTLINE void percpu_priv_counter_slow(struct percpu_counter *c, percpu_word v)
 {
     int saved = errno;
-    percpu_word *base = (percpu_word *)percpu_priv_base(&c->base, &c->rows, sizeof v);
+    percpu_word *base = (percpu_word *)percpu_priv_base(&c->base, sizeof v);
+    if (base)
+        percpu_priv_open(&c->rows);
     if (!base)
         (void)__atomic_fetch_add(&c->spill, v, __ATOMIC_RELAXED);
-    else if (!percpu_priv_enter() || !PERCPU_PRIV_ADD_WORD(base, v, PERCPU_PRIV_LOAD(c->rows)))
+    else if (!percpu_priv_enter() || !PERCPU_PRIV_SECTION(add_first, &c->base, &c->rows, v))
         (void)__atomic_fetch_add((percpu_word *)PERCPU_PRIV_SECOND_BANK(base), v, __ATOMIC_RELAXED);
     errno = saved;
 }
@@ -2264,7 +2237,10 @@ static PERCPU_PRIV_OUTLINE int percpu_counter_init(struct percpu_counter *c)
 {
     static const struct percpu_counter zero = {0, 0, 0, 0};
     *c = zero;
-    return percpu_priv_base(&c->base, &c->rows, sizeof(percpu_word)) ? 0 : -1;
+    if (!percpu_priv_base(&c->base, sizeof(percpu_word)))
+        return -1;
+    percpu_priv_open(&c->rows);
+    return 0;
 }
 
 static PERCPU_PRIV_OUTLINE void percpu_counter_destroy(struct percpu_counter *c)
@@ -2314,33 +2290,40 @@ static inline size_t percpu_priv_chunk_words(const struct percpu_counters *set, 
     return set->n - first < PERCPU_COUNTERS_CHUNK ? set->n - first : PERCPU_COUNTERS_CHUNK;
 }
 
-static PERCPU_PRIV_OUTLINE percpu_word *percpu_priv_chunk(struct percpu_counters *set,
-                                                          percpu_word **slot, size_t i)
+/* Allocate what is missing. Return: nothing is missing any more. */
+static PERCPU_PRIV_OUTLINE int percpu_priv_chunks(const struct percpu_counters *set,
+                                                  percpu_word **slots)
 {
-    return (percpu_word *)percpu_priv_base(slot, &set->rows,
-                                           percpu_priv_chunk_words(set, i) * sizeof **slot);
+    int all = 1;
+    for (size_t i = 0; i * PERCPU_COUNTERS_CHUNK < set->n; i++)
+        all &= percpu_priv_base(&slots[i], percpu_priv_chunk_words(set, i) * sizeof **slots) !=
+               (void *)0;
+    return all;
 }
 
 static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters *set,
                                                           unsigned event, percpu_word v)
 {
     int saved = errno;
-    percpu_word *word;
+    const size_t i = event / PERCPU_COUNTERS_CHUNK, word = event % PERCPU_COUNTERS_CHUNK;
+    const int shared = (set->flags & PERCPU_COUNTERS_SHARED) != 0;
+    percpu_word *chunk;
     if (event >= set->n)
         return;
-    word = percpu_priv_chunk(set, &set->chunk[event / PERCPU_COUNTERS_CHUNK],
-                             event / PERCPU_COUNTERS_CHUNK);
-    if (!word) {
-        (void)__atomic_fetch_add(&set->unplaced, v, __ATOMIC_RELAXED);
-    } else {
-        word += event % PERCPU_COUNTERS_CHUNK;
-        if (set->flags & PERCPU_COUNTERS_SHARED)
-            (void)__atomic_fetch_add(word, v, __ATOMIC_RELAXED);
-        else if (!percpu_priv_enter() ||
-                 !PERCPU_PRIV_ADD_WORD(word, v, PERCPU_PRIV_LOAD(set->rows)))
-            (void)__atomic_fetch_add((percpu_word *)PERCPU_PRIV_SECOND_BANK(word), v,
-                                     __ATOMIC_RELAXED);
+    chunk = __atomic_load_n(&set->chunk[i], __ATOMIC_ACQUIRE);
+    if (!chunk || !shared) {
+        if (percpu_priv_chunks(set, set->chunk) && !shared)
+            percpu_priv_open(&set->rows);
+        chunk = __atomic_load_n(&set->chunk[i], __ATOMIC_ACQUIRE);
     }
+    if (!chunk)
+        (void)__atomic_fetch_add(&set->unplaced, v, __ATOMIC_RELAXED);
+    else if (shared)
+        (void)__atomic_fetch_add(chunk + word, v, __ATOMIC_RELAXED);
+    else if (!percpu_priv_enter() ||
+             !PERCPU_PRIV_SECTION(add_element, &set->chunk[i], &set->rows, word, v))
+        (void)__atomic_fetch_add((percpu_word *)PERCPU_PRIV_SECOND_BANK(chunk + word), v,
+                                 __ATOMIC_RELAXED);
     errno = saved;
 }
 
@@ -2363,12 +2346,13 @@ static PERCPU_PRIV_OUTLINE int percpu_counters_init(struct percpu_counters *set,
     }
     set->n = n;
     set->flags = flags;
-    for (size_t i = 0; i * PERCPU_COUNTERS_CHUNK < n; i++)
-        if (!percpu_priv_chunk(set, &set->chunk[i], i)) {
-            percpu_priv_free_chunks(set->chunk);
-            errno = ENOMEM;
-            return -1;
-        }
+    if (!percpu_priv_chunks(set, set->chunk)) {
+        percpu_priv_free_chunks(set->chunk);
+        errno = ENOMEM;
+        return -1;
+    }
+    if (!(flags & PERCPU_COUNTERS_SHARED))
+        percpu_priv_open(&set->rows);
     set->parent = parent;
     if (parent)
         (void)__atomic_fetch_add(&parent->children, 1, __ATOMIC_RELAXED);
@@ -2434,9 +2418,8 @@ static PERCPU_PRIV_OUTLINE void percpu_counters_snapshot(struct percpu_counters 
 
 static PERCPU_PRIV_OUTLINE int percpu_counters_take(struct percpu_counters *set, percpu_word *out)
 {
-    for (size_t i = 0; i * PERCPU_COUNTERS_CHUNK < set->n; i++)
-        if (!percpu_priv_chunk(set, &set->taken[i], i))
-            return -1;
+    if (!percpu_priv_chunks(set, set->taken))
+        return -1;
     for (unsigned event = 0; event < set->n; event++)
         out[event] = PERCPU_PRIV_TAKE(
             set->taken[event / PERCPU_COUNTERS_CHUNK][event % PERCPU_COUNTERS_CHUNK],
@@ -2595,8 +2578,7 @@ static PERCPU_PRIV_OUTLINE int percpu_priv_gauge_write(struct percpu_priv_gauge_
 static PERCPU_PRIV_OUTLINE struct percpu_priv_gauge_row *
 percpu_priv_gauge_more(struct percpu_priv_gauge_row *row)
 {
-    uint32_t rows; /* not of interest: no section writes here */
-    return (struct percpu_priv_gauge_row *)percpu_priv_base(&row->more, &rows, sizeof *row);
+    return (struct percpu_priv_gauge_row *)percpu_priv_base(&row->more, sizeof *row);
 }
 
 static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_slow(struct percpu_gauge *g, uint64_t bits)
@@ -2604,10 +2586,10 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_gauge_slow(struct percpu_gauge *g, u
     int saved = errno;
     uintptr_t seq;
     struct percpu_priv_gauge_row *base, *row;
-    base = (struct percpu_priv_gauge_row *)percpu_priv_base(&g->base, &g->rows, sizeof *base);
+    base = (struct percpu_priv_gauge_row *)percpu_priv_base(&g->base, sizeof *base);
     (void)seq;
     if (!base || !percpu_priv_enter() ||
-        !PERCPU_PRIV_SECTION(publish, &base->stamped, bits, PERCPU_PRIV_LOAD(g->rows), &seq)) {
+        !PERCPU_PRIV_SECTION(publish, &base->stamped, bits, &seq)) {
         row = base ? (struct percpu_priv_gauge_row *)PERCPU_PRIV_SECOND_BANK(base) : &g->spill;
         if (!percpu_priv_gauge_write(row, bits))
             for (row = &g->spill; row && !percpu_priv_gauge_write(row, bits);)
@@ -2651,7 +2633,7 @@ static PERCPU_PRIV_OUTLINE int percpu_gauge_get(struct percpu_gauge *g, double *
 static PERCPU_PRIV_OUTLINE int percpu_gauge_init(struct percpu_gauge *g)
 {
     __builtin_memset(g, 0, sizeof *g);
-    return percpu_priv_base(&g->base, &g->rows, sizeof *g->base) ? 0 : -1;
+    return percpu_priv_base(&g->base, sizeof *g->base) ? 0 : -1;
 }
 
 static PERCPU_PRIV_OUTLINE void percpu_gauge_destroy(struct percpu_gauge *g)
@@ -2704,9 +2686,8 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_push_slow(struct percpu_freelist *li
 {
     int saved = errno;
     struct percpu_rseq_list *base;
-    base = (struct percpu_rseq_list *)percpu_priv_base(&list->base, &list->rows, sizeof *base);
-    if (!base || !percpu_priv_enter() ||
-        !PERCPU_PRIV_SECTION(push, base, node, list->next, PERCPU_PRIV_LOAD(list->rows))) {
+    base = (struct percpu_rseq_list *)percpu_priv_base(&list->base, sizeof *base);
+    if (!base || !percpu_priv_enter() || !PERCPU_PRIV_SECTION(push, base, node, list->next)) {
         *percpu_priv_link(list, node) = (void *)0;
         percpu_priv_give(list,
                          base ? &((struct percpu_rseq_list *)PERCPU_PRIV_SECOND_BANK(base))->head
@@ -2721,9 +2702,8 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_pop_slow(struct percpu_freelist *li
     int saved = errno;
     struct percpu_rseq_list *base;
     void *node = (void *)0;
-    base = (struct percpu_rseq_list *)percpu_priv_base(&list->base, &list->rows, sizeof *base);
-    if (!base || !percpu_priv_enter() ||
-        !PERCPU_PRIV_SECTION(pop, base, list->next, PERCPU_PRIV_LOAD(list->rows), &node))
+    base = (struct percpu_rseq_list *)percpu_priv_base(&list->base, sizeof *base);
+    if (!base || !percpu_priv_enter() || !PERCPU_PRIV_SECTION(pop, base, list->next, &node))
         node = percpu_priv_pick(
             list, base ? &((struct percpu_rseq_list *)PERCPU_PRIV_SECOND_BANK(base))->head
                        : &list->spill);
@@ -2734,8 +2714,8 @@ static PERCPU_PRIV_OUTLINE void *percpu_priv_pop_slow(struct percpu_freelist *li
 static PERCPU_PRIV_OUTLINE int percpu_freelist_init(struct percpu_freelist *list, size_t next)
 {
     __builtin_memset(list, 0, sizeof *list);
-    list->next = (uint32_t)next;
-    return percpu_priv_base(&list->base, &list->rows, sizeof *list->base) ? 0 : -1;
+    list->next = next;
+    return percpu_priv_base(&list->base, sizeof *list->base) ? 0 : -1;
 }
 
 static PERCPU_PRIV_OUTLINE int percpu_freelist_destroy(struct percpu_freelist *list)

@@ -1011,7 +1011,7 @@ static void parse(int argc, char **argv)
             simulated = (unsigned)number("--simulate", optarg, 0, 65536);
             if (simulated) { /* as if there could be so many CPUs; nothing is allocated yet */
                 percpu_priv_state.nr_cpus = simulated;
-                percpu_priv_state.bound = simulated;
+                percpu_priv_state.reach.bound = simulated;
             }
             break;
         default:

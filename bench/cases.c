@@ -67,10 +67,10 @@ static unsigned fast_getcpu(void)
 static intptr_t id_offset(void)
 {
 #if PERCPU_RSEQ_OFFSET_FROM_OWN
-    char *area = (char *)&percpu_rseq_thread_v1 + percpu_priv_state.from_own;
+    char *area = (char *)&percpu_rseq_thread_v1 + percpu_priv_state.reach.from_own;
     return area + PERCPU_RSEQ_CPU_ID_OFFSET - percpu_rseq_tp();
 #else
-    return percpu_priv_state.from_tp + PERCPU_RSEQ_TP_BIAS;
+    return percpu_priv_state.reach.from_tp + PERCPU_RSEQ_TP_BIAS;
 #endif
 }
 
@@ -189,7 +189,7 @@ static inline void unprotected_inc(uint64_t *p)
     __asm__ volatile("movl " PERCPU_RSEQ_X86_CPU ", %%ecx\n\tshlq $" PERCPU_RSEQ_SHIFT ", %%rcx\n\t"
                      "addq $1, (%[p], %%rcx)"
                      :
-                     : [off] "r"(percpu_priv_state.from_own), [p] "r"(p)
+                     : [off] "r"(percpu_priv_state.reach.from_own), [p] "r"(p)
                      : "rcx", "cc");
 #else
     plain_inc(at(p, (unsigned)percpu_cpu_raw()));

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# What the compilers make of the hot paths: how many instructions and loads, no call, no lock. The numbers are in
-# the names of the results. Then: the boundaries that test_sections traps are those of the
-# disassembler; and a debugger gets over an operation.
+# What the compilers make of the hot paths: how many instructions and loads, no call, no lock. The
+# numbers are in the names of the results. Then: the boundaries that test_sections traps are those
+# of the disassembler; and a debugger gets over an operation.
 cd "$(dirname "$0")/.." || exit 2
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/disasm.XXXXXX") || exit 2
 trap 'rm -rf "$tmp"' EXIT
@@ -76,8 +76,8 @@ cpu_hint() {
     result $? "$1: percpu_cpu_raw() is $total instructions, $loads loads, no branch" "$tmp/hot"
 }
 
-# operation NAME OBJDUMP FILE FUNCTION COMMIT SKIP MOST: no call or lock; at most MOST instructions that do not
-# match SKIP, which names the load of the offset and its test.
+# operation NAME OBJDUMP FILE FUNCTION COMMIT SKIP MOST: no call or lock; at most MOST instructions
+# that do not match SKIP, which names the load of the offset and its test.
 operation() {
     local all count
     function_of "$2" "$3" "$4" | awk '/^endbr|^bti/ { next } { print }' >"$tmp/function"
@@ -109,7 +109,7 @@ for cc in gcc clang; do
         offset='^mov[ \t]+(0x[0-9a-f]+|0x[0-9a-f]+\(%rip\)),%r[a-z0-9]+$'
         operation "$name" objdump "$tmp/hot.bin" hot_inc "^(add|inc)q?[ \t].*$row" "$offset" 8
         operation "$name" objdump "$tmp/hot.bin" hot_inc32 "^(add|inc)l?[ \t].*$row" "$offset" 8
-        operation "$name" objdump "$tmp/hot.bin" hot_counter "^(add|inc)q?[ \t].*$row" "$offset" 12
+        operation "$name" objdump "$tmp/hot.bin" hot_counter "^(add|inc)q?[ \t].*$row\\)" "$offset" 8
     done
 done
 
@@ -121,11 +121,11 @@ for arch in aarch64 riscv64; do
     if [ $arch = aarch64 ]; then
         commit='^str[ \t]+[wx]11, \[x10\]'
         # adrp and ldr of the offset, the test, and an add if the compiler shares the address.
-        offset='^adrp[ \t]+x[0-8],|^ldr[ \t]+x[0-8], \[x[0-8]|^cbz[ \t]+x|^add[ \t]+x[0-8], x[0-8], #0x'
-        most=13
+        offset='^adrp[ \t]+x[0-8],|^ldr[ \t]+x[0-8], \[x[0-8]|^cbz[ \t]+w|^add[ \t]+x[0-8], x[0-8], #0x'
+        most=12
     else
         commit='^s[wd][ \t]+t2,0\(t1\)'
-        offset='^auipc[ \t]+a|^ld[ \t]+a|^beqz[ \t]+a|^add[ \t]+a[0-9],a[0-9],-?[0-9]'
+        offset='^auipc[ \t]+a|^l[dw][ \t]+a|^beqz[ \t]+a|^add[ \t]+a[0-9],a[0-9],-?[0-9]'
         most=15
     fi
     cpu_hint "$arch" $arch-linux-gnu-objdump "$tmp/hot.bin" 3

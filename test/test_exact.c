@@ -41,16 +41,16 @@ static unsigned scaled(unsigned n)
 #define HOLDS_SIGNALS 0
 #endif
 
-enum { MAX_THREADS = 24, TOKENS_PER_THREAD = 8 };
+enum { MAX_THREADS = sizeof(percpu_word) == 8 ? 24 : 8, TOKENS_PER_THREAD = 8 };
 enum who { ALL, NONE, HALF };
 
 struct object {
     uint32_t added32;
     uint32_t exchanged; /* a token */
     percpu_word added, returned, compared;
-    percpu_word bits; /* upper half: a bit per thread; lower half: a count */
+    percpu_word bits; /* on top a bit per thread, below a count */
 };
-#define COUNT_BITS (sizeof(percpu_word) * 4)
+#define COUNT_BITS (sizeof(percpu_word) * 8 - MAX_THREADS)
 
 struct worker {
     pthread_t thread;

@@ -226,12 +226,7 @@ static unsigned target;
 
 static int push_section(void *node)
 {
-#if PERCPU_RSEQ_OFFSET_FROM_OWN
-    const intptr_t off = percpu_priv_state.from_own;
-#else
-    const intptr_t off = percpu_priv_state.from_tp;
-#endif
-    return percpu_rseq_push(PERCPU_RSEQ_SELF(off), row_of_all, node, 0, percpu_priv_state.bound);
+    return percpu_rseq_push(&percpu_priv_state.reach, row_of_all, node, 0);
 }
 
 static void *push_all_the_time(void *arg)

@@ -98,7 +98,7 @@ static int one_row(void)
 {
     beyond = highest_cpu();
     percpu_priv_state.nr_cpus = 1;
-    percpu_priv_state.bound = 1;
+    percpu_priv_state.reach.bound = 1;
     word = PERCPU_NEW(uint32_t);
     if (percpu_priv_arena_of(word)->rows != 1 || percpu_nr_cpus() != 1)
         return 1;
@@ -117,7 +117,7 @@ static int one_row(void)
 static int one_row_says_why(void)
 {
     percpu_priv_state.nr_cpus = 1;
-    percpu_priv_state.bound = 1;
+    percpu_priv_state.reach.bound = 1;
     (void)pin(highest_cpu());
     (void)percpu_thread_register();
     return percpu_status().reason == PERCPU_REASON_ID_RANGE ? 0 : 1;
@@ -129,7 +129,7 @@ static int bound_below_rows(void)
     uint32_t *canary;
     beyond = highest_cpu();
     (void)percpu_nr_cpus();
-    percpu_priv_state.bound = beyond; /* the CPU itself is not below it */
+    percpu_priv_state.reach.bound = beyond; /* the CPU itself is not below it */
     word = PERCPU_NEW(uint32_t);
     if (!pin(beyond) || !adds_are_exact())
         return 1;

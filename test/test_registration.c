@@ -435,8 +435,8 @@ static int nothing_is_written_through_an_unset_offset(void)
     int bad = 0;
 #define FORGET()                              \
     do {                                      \
-        percpu_priv_state.from_own = 0;       \
-        percpu_priv_state.from_tp = 0;        \
+        percpu_priv_state.reach.from_own = 0; \
+        percpu_priv_state.reach.from_tp = 0;  \
         percpu_priv_state.from_own_known = 0; \
         percpu_priv_state.from_tp_known = 0;  \
         memcpy(before, tp, sizeof before);    \
@@ -448,7 +448,7 @@ static int nothing_is_written_through_an_unset_offset(void)
         memcpy(after, tp, sizeof after);                        \
         bad += CHECK(memcmp(before, after, sizeof after) == 0); \
     } while (0)
-    percpu_priv_state.bound = ~0u; /* whatever the id read there, it must not help */
+    percpu_priv_state.reach.bound = ~0u; /* whatever the id read there, it must not help */
     UNCHANGED(percpu_counter_inc(&counter));
     UNCHANGED(this_cpu_add(*p, 1));
     UNCHANGED((void)this_cpu_read(*p));

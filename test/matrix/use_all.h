@@ -23,30 +23,38 @@ int use_abi(void)
 #endif
 #if PERCPU_RSEQ_SECTIONS
     {
-        percpu_rseq_self_t self = PERCPU_RSEQ_SELF(off);
+        const struct percpu_rseq_reach *reach = &percpu_priv_state.reach;
         static struct percpu_rseq_stamped stamped;
         static struct percpu_rseq_list list;
         static void *node[2], *popped;
+        static uintptr_t *words;
         uint32_t w = 0, w_out = 0;
-        uint64_t d = 0, d_out = 0;
+        uint64_t d = 0;
         uintptr_t sequence = 0;
-        answer += percpu_rseq_add_u32(self, &w, 1, 0) + percpu_rseq_add_u64(self, &d, 1, 0);
-        answer += percpu_rseq_and_u32(self, &w, 1, 0) + percpu_rseq_and_u64(self, &d, 1, 0);
-        answer += percpu_rseq_or_u32(self, &w, 1, 0) + percpu_rseq_or_u64(self, &d, 1, 0);
-        answer += percpu_rseq_store_u32(self, &w, 1, 0) + percpu_rseq_store_u64(self, &d, 1, 0);
-        answer += percpu_rseq_load_u32(self, &w, 0, &w_out);
-        answer += percpu_rseq_load_u64(self, &d, 0, &d_out);
-        answer += percpu_rseq_add_return_u32(self, &w, 1, 0, &w_out);
-        answer += percpu_rseq_add_return_u64(self, &d, 1, 0, &d_out);
-        answer += percpu_rseq_xchg_u32(self, &w, 1, 0, &w_out);
-        answer += percpu_rseq_xchg_u64(self, &d, 1, 0, &d_out);
-        answer += percpu_rseq_cmpxchg_u32(self, &w, 1, 2, 0, &w_out);
-        answer += percpu_rseq_cmpxchg_u64(self, &d, 1, 2, 0, &d_out);
-        answer += percpu_rseq_push(self, &list, node, 0, 0);
-        answer += percpu_rseq_pop(self, &list, 0, 0, &popped);
-        answer += percpu_rseq_publish(self, &stamped, 1, 0, &sequence);
-        answer += percpu_rseq_stamp(self, &w, &d);
+        answer += percpu_rseq_add_u32(reach, &w, 1) + percpu_rseq_and_u32(reach, &w, 1);
+        answer += percpu_rseq_or_u32(reach, &w, 1) + percpu_rseq_store_u32(reach, &w, 1);
+        answer += percpu_rseq_load_u32(reach, &w, &w_out);
+        answer += percpu_rseq_add_return_u32(reach, &w, 1, &w_out);
+        answer += percpu_rseq_xchg_u32(reach, &w, 1, &w_out);
+        answer += percpu_rseq_cmpxchg_u32(reach, &w, 1, 2, &w_out);
+#if UINTPTR_MAX > 0xffffffffu
+        uint64_t d_out = 0;
+        answer += percpu_rseq_add_u64(reach, &d, 1) + percpu_rseq_and_u64(reach, &d, 1);
+        answer += percpu_rseq_or_u64(reach, &d, 1) + percpu_rseq_store_u64(reach, &d, 1);
+        answer += percpu_rseq_load_u64(reach, &d, &d_out);
+        answer += percpu_rseq_add_return_u64(reach, &d, 1, &d_out);
+        answer += percpu_rseq_xchg_u64(reach, &d, 1, &d_out);
+        answer += percpu_rseq_cmpxchg_u64(reach, &d, 1, 2, &d_out);
+#endif
+        answer += percpu_rseq_add_first(reach, &words, &w, 1);
+        answer += percpu_rseq_add_element(reach, &words, &w, w, 1);
+        answer += percpu_rseq_push(reach, &list, node, 0);
+        answer += percpu_rseq_pop(reach, &list, 0, &popped);
+        answer += percpu_rseq_publish(reach, &stamped, 1, &sequence);
+        answer += percpu_rseq_stamp(reach, &w, &d);
+#ifdef PERCPU_RSEQ_TICKS
         answer += percpu_rseq_ticks() == percpu_rseq_ticks_ordered();
+#endif
 #if defined(__x86_64__)
         answer += percpu_rseq_has_rdtscp() && percpu_rseq_rdtscp(&w) == 1;
 #endif
