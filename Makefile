@@ -56,8 +56,37 @@ MODES := gcc.tunable gcc-static.tunable gcc-pic.tunable clang.tunable gxx.tunabl
 	gcc.enosys gcc-static.eperm clang.eacces musl.enosys musl.eperm musl-static.eacces musl-clang.enosys
 RUNS := $(addsuffix .plain,$(HAVE)) $(foreach m,$(MODES),$(if $(filter $(firstword $(subst ., ,$(m))),$(HAVE)),$(m)))
 
-C_TESTS := $(patsubst test/%.c,%,$(wildcard test/test_*.c))
 SH_TESTS := $(wildcard test/check_*.sh)
+C_TESTS := $(patsubst test/%.c,%,$(wildcard test/test_*.c))
+
+# ---- What runs where. A test runs in every flavor and mode, unless it is of one of these kinds.
+# Memory: neither sections nor the registration matter; once for each libc and compiler.
+MEMORY_TESTS := test_alloc test_memory
+RUNS_MEMORY := gcc.plain gcc-O0.plain clang.plain gxx.plain musl.plain gcc.enosys
+# The same with another stride.
+STRIDE_TESTS := test_alloc_12 test_alloc_20
+RUNS_STRIDE := gcc.plain clangxx.plain musl.plain
+# Objects: C over operations, so what matters is how a compiler optimises, and each way to fall back.
+OBJECT_TESTS := test_counters test_gauge test_freelist test_tscp test_fence
+RUNS_OBJECTS := $(addsuffix .plain,gcc gcc-O0 gcc-static gcc-lto clang clang-O0 gxx clangxx musl \
+	musl-static) gcc.tunable clang.eacces musl.enosys
+# Registration: libcs and linking matter, optimisation does not.
+REGISTRATION_TESTS := $(filter test_early test_owner test_registration test_reasons%,$(C_TESTS))
+NO_REGISTRATION := gcc-O0.% gcc-lto.% clang-O0.% clangxx.%
+# Sections alone: nothing to see where rseq is refused.
+SECTION_TESTS := test_sections test_unwind test_owner
+REFUSED := %.enosys %.eperm %.eacces
+LIMITED := $(MEMORY_TESTS) $(STRIDE_TESTS) $(OBJECT_TESTS) $(REGISTRATION_TESTS) $(SECTION_TESTS)
+# $(call runs,RUN): what runs there.
+only_in = $(if $(filter $(1),$(2)),$(3))
+not_in = $(filter-out $(if $(filter $(1),$(2)),$(3)),$(4))
+runs = $(filter $(C_TESTS),$(filter-out $(LIMITED),$(C_TESTS)) \
+	$(call only_in,$(RUNS_MEMORY),$(1),$(MEMORY_TESTS)) \
+	$(call only_in,$(RUNS_STRIDE),$(1),$(STRIDE_TESTS)) \
+	$(call only_in,$(RUNS_OBJECTS),$(1),$(OBJECT_TESTS)) \
+	$(call not_in,$(NO_REGISTRATION),$(1),$(REGISTRATION_TESTS),\
+		$(call not_in,$(REFUSED),$(1),$(SECTION_TESTS),\
+			$(sort $(REGISTRATION_TESTS) $(SECTION_TESTS)))))
 T := $(B)/t
 
 # Options that one test needs: CFLAGS_test_name, in the test's own first lines as "// cflags: ...".
@@ -74,9 +103,10 @@ $(T)/sandbox: test/sandbox.c
 	@mkdir -p $(@D)
 	$(CC) -O2 $(CFLAGS) $< -o $@ $(LDFLAGS)
 
-BINARIES := $(foreach f,$(HAVE),$(addprefix $(T)/$(f)/,$(C_TESTS)))
+flavor_of = $(firstword $(subst ., ,$(1)))
 # Links named FLAVOR.MODE/TEST, so that every run has a name of its own.
-RUN_LINKS := $(foreach r,$(RUNS),$(addprefix $(T)/$(r)/,$(C_TESTS)))
+BINARIES := $(sort $(foreach r,$(RUNS),$(addprefix $(T)/$(call flavor_of,$(r))/,$(call runs,$(r)))))
+RUN_LINKS := $(foreach r,$(RUNS),$(addprefix $(T)/$(r)/,$(call runs,$(r))))
 define run_rules
 $(T)/$(1)/%: $(T)/$(firstword $(subst ., ,$(1)))/%
 	@mkdir -p $$(@D)
@@ -108,14 +138,15 @@ tests: $(BINARIES) $(T)/sandbox $(RUN_LINKS) ## build the tests in every flavor
 
 # Everything that runs on this machine. ONLY=glob selects, e.g. ONLY='musl*/test_counter'.
 ONLY ?= *
-check: tests ## run all tests on this machine; TAP under prove; REQUIRE_RSEQ=1: no skips for lack of rseq
+# Scripts first: they take longest, and at the end no CPU should wait for the last one.
+check: ## run all tests on this machine; TAP under prove; REQUIRE_RSEQ=1: no skips for lack of rseq
+	@+$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS)) tests
 	@rm -rf $(B)/tap; mkdir -p $(B)/tap
 	@for f in $(filter-out $(HAVE),$(FLAVORS)); do \
 		echo "1..0 # SKIP no compiler for flavor $$f" >$(B)/tap/missing.$$f.tap; done
-	@cd $(T) && find . -path './*.*/*' | sed 's,^\./,,' | sort | while read -r t; do \
-		case $$t in $(ONLY)) echo "$(T)/$$t" ;; esac; done >../tests.list
-	@for t in $(SH_TESTS); do case $$(basename $$t) in $(ONLY)) echo $$t ;; esac; done >>$(B)/tests.list
-	@prove -j$(JOBS) --exec test/exec - <$(B)/tests.list; rc=$$?; \
+	@for t in $(SH_TESTS) $(RUN_LINKS); do name=$${t#test/}; \
+		case $${name#$(T)/} in $(ONLY)) echo $$t ;; esac; done >$(B)/tests.list
+	@prove --timer -j$(JOBS) --exec test/exec - <$(B)/tests.list; rc=$$?; \
 		test/summary $(B)/tap || rc=1; exit $$rc
 
 # Real kernels, libcs and architectures under an emulator. ROWS=glob selects (bash's, e.g. 'quick-*',

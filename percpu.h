@@ -764,7 +764,7 @@ static PERCPU_PRIV_OUTLINE void percpu_counter_destroy(struct percpu_counter *c)
  */
 PERCPU_RSEQ_INLINE void percpu_counter_add(struct percpu_counter *c, percpu_word v)
 {
-    if (PERCPU_PRIV_UNLIKELY(!PERCPU_PRIV_SECTION(add_element, &c->base, &c->rows, 0, v)))
+    if (PERCPU_PRIV_UNLIKELY(!PERCPU_PRIV_SECTION(add_first, &c->base, &c->rows, v)))
         percpu_priv_counter_slow(c, v);
 }
 PERCPU_RSEQ_INLINE void percpu_counter_sub(struct percpu_counter *c, percpu_word v)
@@ -2227,7 +2227,7 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_counter_slow(struct percpu_counter *
         percpu_priv_open(&c->rows);
     if (!base)
         (void)__atomic_fetch_add(&c->spill, v, __ATOMIC_RELAXED);
-    else if (!percpu_priv_enter() || !PERCPU_PRIV_SECTION(add_element, &c->base, &c->rows, 0, v))
+    else if (!percpu_priv_enter() || !PERCPU_PRIV_SECTION(add_first, &c->base, &c->rows, v))
         (void)__atomic_fetch_add((percpu_word *)PERCPU_PRIV_SECOND_BANK(base), v, __ATOMIC_RELAXED);
     errno = saved;
 }
@@ -2305,15 +2305,19 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters
 {
     int saved = errno;
     const size_t i = event / PERCPU_COUNTERS_CHUNK, word = event % PERCPU_COUNTERS_CHUNK;
+    const int shared = (set->flags & PERCPU_COUNTERS_SHARED) != 0;
     percpu_word *chunk;
     if (event >= set->n)
         return;
-    if (percpu_priv_chunks(set, set->chunk) && !(set->flags & PERCPU_COUNTERS_SHARED))
-        percpu_priv_open(&set->rows);
     chunk = __atomic_load_n(&set->chunk[i], __ATOMIC_ACQUIRE);
+    if (!chunk || !shared) {
+        if (percpu_priv_chunks(set, set->chunk) && !shared)
+            percpu_priv_open(&set->rows);
+        chunk = __atomic_load_n(&set->chunk[i], __ATOMIC_ACQUIRE);
+    }
     if (!chunk)
         (void)__atomic_fetch_add(&set->unplaced, v, __ATOMIC_RELAXED);
-    else if (set->flags & PERCPU_COUNTERS_SHARED)
+    else if (shared)
         (void)__atomic_fetch_add(chunk + word, v, __ATOMIC_RELAXED);
     else if (!percpu_priv_enter() ||
              !PERCPU_PRIV_SECTION(add_element, &set->chunk[i], &set->rows, word, v))

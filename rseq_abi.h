@@ -83,7 +83,8 @@ struct percpu_rseq_site {
     struct percpu_rseq_descriptor descriptor;
     uint64_t restart_ip; /* the instruction that loads the descriptor's address */
     uint64_t slow_ip;    /* where the section goes when it gives up */
-    uint64_t unused[2];
+    uint64_t aborts;     /* 32-bit: address of the stub's count */
+    uint64_t unused;
 };
 
 #define PERCPU_RSEQ_CPU_UNREGISTERED 0xffffffffu /* -1 */
@@ -182,9 +183,16 @@ PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
  *                        abort starts over.
  *   SECTION_END          the address after the commit
  *   SECTION_RESULT       for sections that return a value: %[status] becomes
- *                        PERCPU_RSEQ_COMMITTED after a commit, something else otherwise
+ *                        PERCPU_RSEQ_COMMITTED after a commit, something else otherwise: what a
+ *                        way out finds in the register of the cpu id, an id or the row's address
  *   OP_...               load / compute / commit of each operation; its only store to shared memory
  *                        is its last instruction
+ *   VALUE, ADDEND        constraints of %[v]; CLOBBERS, LIST_CLOBBERS, PUBLISH_CLOBBERS
+ *   STUB_SIGNATURE, STUB the abort stub [E], with its unwind information
+ *
+ * Operands: %[self] the address of cpu_id, %[p], %[bound], and as [F] says %[v], %[expected],
+ * %[node], %[next], %[out], %[cpu]; where a word has 32 bits the halves %[v], %[v_high] in PUBLISH,
+ * %[out], %[out_high] in STAMP.
  *
  * Local labels: 71 restart, 72 start, 73 after the commit, 77 descriptor, 79 end. Numeric, since
  * named labels are duplicated by inlining and LTO. `?` in section flags: the data belongs to the
@@ -212,6 +220,23 @@ PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
     "77:\n\t.long 0, 0\n\t" word " 72f, 73f - 72f, percpu_rseq_abort_v1\n\t" word " 71f, " slow \
     ", 0, 0\n\t.popsection\n\t"                                                                 \
     ".pushsection __rseq_cs_ptr_array, \"aw?\"\n\t" word " 77b\n\t.popsection\n\t"
+
+/*
+ * The same where an address has 32 bits, and no assembler makes 64 of it. The stub, which may have
+ * no other way to find data, is told where its count is.
+ */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define PERCPU_RSEQ_QUAD(address) ".long 0, " address "\n\t"
+#else
+#define PERCPU_RSEQ_QUAD(address) ".long " address ", 0\n\t"
+#endif
+#define PERCPU_RSEQ_DESCRIPTOR_32(slow)                                                            \
+    ".pushsection __rseq_cs, \"aw?\"\n\t.balign 64\n77:\n\t.long 0, 0\n\t" PERCPU_RSEQ_QUAD("72f") \
+        PERCPU_RSEQ_QUAD("73f - 72f") PERCPU_RSEQ_QUAD(PERCPU_RSEQ_STUB_NAME)                      \
+            PERCPU_RSEQ_QUAD("71f") PERCPU_RSEQ_QUAD(slow) PERCPU_RSEQ_QUAD(                       \
+                "percpu_rseq_aborts_v1") ".long 0, 0\n\t.popsection\n\t"                           \
+                                         ".pushsection __rseq_cs_ptr_array, "                      \
+                                         "\"aw?\"\n\t" PERCPU_RSEQ_QUAD("77b") ".popsection\n\t"
 
 /* PERCPU_BREAK_*: for the mutation check. Each breaks one rule, and the tests must notice. */
 #ifdef PERCPU_BREAK_LATE_START /* start label one instruction late */
@@ -324,7 +349,7 @@ PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
 #ifdef PERCPU_BREAK_NO_BOUND
 #define PERCPU_RSEQ_X86_BOUND(slow) ""
 #else
-#define PERCPU_RSEQ_X86_BOUND(slow) "cmpl %[bound], %%ecx\n\tjae " slow "\n\t"
+#define PERCPU_RSEQ_X86_BOUND(slow) "cmpl %k[bound], %%ecx\n\tjae " slow "\n\t"
 #endif
 #ifdef PERCPU_BREAK_STALE_CPU /* cpu_id is read once, before the restart address */
 #define PERCPU_RSEQ_X86_STALE "movl " PERCPU_RSEQ_X86_CPU ", %%edx\n\t"
@@ -636,7 +661,11 @@ PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
     "\tld t2, 32(t0)\n\tjr t2\n1:\tld t2, 40(t0)\n\tjr t2\n"
 
 #elif defined(__i386__)
-/* i386. Thread pointer: the word at %gs:0. Sections: not yet. */
+/*
+ * i386. Thread pointer: the word at %gs:0. %ecx holds the descriptor's address to the commit, %edx
+ * the cpu id, then the row; %eax is scratch. Few registers are left, and at -O0 no more than three:
+ * all operands that need not be in one may be in memory.
+ */
 #define PERCPU_RSEQ_SYSCALL 386
 #define PERCPU_RSEQ_SIGNATURE 0x53053053u
 #define PERCPU_RSEQ_TP_BIAS 0
@@ -647,8 +676,105 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
     return tp;
 }
 
-#elif defined(__arm__) && defined(__ARM_ARCH) && __ARM_ARCH >= 7
-/* arm, v7 and later. Thread pointer: TPIDRURO, a coprocessor read. Sections: not yet. */
+/* Without SSE2 there is no lfence, and no better barrier that user code can afford. */
+#ifdef __SSE2__
+#define PERCPU_RSEQ_I386_FENCE "lfence\n\t"
+#else
+#define PERCPU_RSEQ_I386_FENCE "lock orl $0, (%%esp)\n\t"
+#endif
+#define PERCPU_RSEQ_TICKS 1 /* time stamp counter, as on x86-64 */
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks(void)
+{
+    uint64_t t;
+    __asm__ volatile("rdtsc" : "=A"(t));
+    return t;
+}
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
+{
+    uint64_t t;
+    __asm__ volatile(PERCPU_RSEQ_I386_FENCE "rdtsc" : "=A"(t) : : "memory", "cc");
+    return t;
+}
+
+#define PERCPU_RSEQ_SECTIONS 1
+#define PERCPU_RSEQ_INPUT(x) "g"(x)
+/*
+ * No address is relative to the instruction: position-independent code counts from another datum,
+ * whose own address the compiler finds. (Not from the global offset table itself, whose name clang
+ * takes for its distance.)
+ */
+#ifdef __PIC__
+#define PERCPU_RSEQ_I386_ADDRESS                               \
+    "movl %[near], %%ecx\n\tleal 77b@GOTOFF(%%ecx), %%ecx\n\t" \
+    "subl $percpu_rseq_aborts_v1@GOTOFF, %%ecx\n\t"
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "g"(at), [near] "rm"(&percpu_rseq_aborts_v1)
+#else
+#define PERCPU_RSEQ_I386_ADDRESS "movl $77b, %%ecx\n\t"
+#define PERCPU_RSEQ_SELF_OPERAND(at) [self] "g"(at)
+#endif
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_I386_BOUND(slow) ""
+#else
+#define PERCPU_RSEQ_I386_BOUND(slow) "cmpl %[bound], %%edx\n\tjae " slow "\n\t"
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                       \
+    PERCPU_RSEQ_DESCRIPTOR_32(slow)                           \
+    "71:\n\tmovl %[self], %%eax\n\t" PERCPU_RSEQ_I386_ADDRESS \
+    "movl %%ecx, 4(%%eax)\n\t" PERCPU_RSEQ_START_EARLY        \
+    "movl (%%eax), %%edx\n\t" PERCPU_RSEQ_START_LATE          \
+    PERCPU_RSEQ_I386_BOUND(slow) "shll $" PERCPU_RSEQ_SHIFT ", %%edx\n\taddl %[p], %%edx\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "movl $-3, %%edx\n79:\tmovl %%edx, %[status]\n\t"
+
+#define PERCPU_RSEQ_OP_ADD_32 "addl %[v], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_AND_32 "andl %[v], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_OR_32 "orl %[v], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_STORE_32 "movl %[v], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "movl (%%edx), %[out]\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 \
+    "movl (%%edx), %[out]\n\taddl %[v], %[out]\n\tmovl %[out], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_32 "movl (%%edx), %[out]\n\tmovl %[v], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_32 \
+    "movl (%%edx), %[out]\n\tcmpl %[expected], %[out]\n\tjne 73f\n\tmovl %[v], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_PUSH(slow)                                  \
+    "cmpl $0, 4(%%edx)\n\tjne " slow "\n\tmovl (%%edx), %%eax\n\t" \
+    "movl %%eax, (%[node], %[next])\n\tmovl %[node], (%%edx)\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                          \
+    "cmpl $0, 4(%%edx)\n\tjne " slow "\n\tmovl (%%edx), %[out]\n\t"       \
+    "testl %[out], %[out]\n\tje 73f\n\tmovl (%[out], %[next]), %%eax\n\t" \
+    "movl %%eax, (%%edx)\n\t"
+/* %edi: the row, since the clock takes %edx. Buffers begin 4 bytes into it. */
+#define PERCPU_RSEQ_OP_PUBLISH                                                        \
+    "movl %%edx, %%edi\n\tmovl (%%edi), %[out]\n\tincl %[out]\n\tandl $1, %[out]\n\t" \
+    "shll $4, %[out]\n\taddl %%edi, %[out]\n\tmovl %[v], %%eax\n\t"                   \
+    "movl %%eax, 4(%[out])\n\tmovl %[v_high], %%eax\n\tmovl %%eax, "                  \
+    "8(%[out])\n\t" PERCPU_RSEQ_I386_FENCE                                            \
+    "rdtsc\n\tmovl %%eax, 12(%[out])\n\tmovl %%edx, 16(%[out])\n\t"                   \
+    "movl (%%edi), %[out]\n\tincl %[out]\n\tmovl %[out], (%%edi)\n\t"
+#define PERCPU_RSEQ_OP_STAMP \
+    "movl (%%eax), %[cpu]\n\trdtsc\n\tmovl %%eax, %[out]\n\tmovl %%edx, %[out_high]\n\t"
+#define PERCPU_RSEQ_VALUE "ri"
+#define PERCPU_RSEQ_ADDEND "ri"
+#define PERCPU_RSEQ_HALF "=m"
+#define PERCPU_RSEQ_CLOBBERS "eax", "ecx", "edx", "cc"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS PERCPU_RSEQ_CLOBBERS, "edi", "memory"
+
+/* The return column is 8, a pseudo register of the architecture's own. */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".byte 0x0f, 0xb9, 0x3d\n\t.long 0x53053053\n" /* ud1 */
+#define PERCPU_RSEQ_STUB                                                         \
+    "\t.cfi_def_cfa %esp, 0\n\t.cfi_escape 0x16, 0x08, 0x03, 0x71, 0x20, 0x06\n" \
+    "\tmovl 48(%ecx), %eax\n\tincl (%eax)\n\tmovl $-1, %edx\n"                   \
+    "\tcmpb $0, (%eax)\n\tje 1f\n\tnotrack jmp *32(%ecx)\n"                      \
+    "1:\tnotrack jmp *40(%ecx)\n"
+
+#elif defined(__arm__) && defined(__ARM_ARCH) && __ARM_ARCH >= 7 && \
+    (!defined(__ARM_ARCH_PROFILE) || __ARM_ARCH_PROFILE != 'M')
+/*
+ * arm, v7-A and later, ARM and Thumb-2. Thread pointer: TPIDRURO, a coprocessor read. r12 holds the
+ * descriptor's address to the commit, lr the cpu id, then the row; r3 is scratch. High registers,
+ * since gcc at -O0 wants low ones for operands in Thumb code. Veneers may clobber r12, but only
+ * on a way out.
+ */
 #define PERCPU_RSEQ_SYSCALL 398
 #ifdef __ARMEB__
 #define PERCPU_RSEQ_SIGNATURE 0xf3def5e7u
@@ -662,6 +788,102 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
     __asm__ volatile("mrc p15, 0, %0, c13, c0, 3" : "=r"(tp));
     return tp;
 }
+
+/* The generic timer. Not every v7 has it, or lets user code read it: see percpu_rseq_publish(). */
+#if __ARM_ARCH >= 8
+#define PERCPU_RSEQ_TICKS 1
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("mrrc p15, 1, %0, %1, c14" : "=r"(low), "=r"(high));
+    return (uint64_t)high << 32 | low;
+}
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("isb\n\tmrrc p15, 1, %0, %1, c14" : "=r"(low), "=r"(high) : : "memory");
+    return (uint64_t)high << 32 | low;
+}
+#endif
+
+#ifndef __ARMEB__ /* not proven there for want of a kernel; rseq_cs's low word would be at #8 */
+#define PERCPU_RSEQ_SECTIONS 1
+#endif
+/*
+ * The kernel changes the instruction pointer and not the instruction set: a stub for each, under a
+ * name of its own. Thumb's is not of type %function, which would set bit 0 of its address.
+ */
+#ifdef __thumb__
+#define PERCPU_RSEQ_ARM_PC "4"
+#define PERCPU_RSEQ_STUB_NAME "percpu_rseq_abort_thumb_v1"
+#define PERCPU_RSEQ_STUB_TYPE "%notype"
+#define PERCPU_RSEQ_STUB_SIGNATURE ".syntax unified\n\t.thumb\n\t.inst.n 0xdef3, 0xe7f5\n"
+#else
+#define PERCPU_RSEQ_ARM_PC "8"
+#define PERCPU_RSEQ_STUB_SIGNATURE ".syntax unified\n\t.arm\n\t.inst 0xe7f5def3\n"
+#endif
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_ARM_BOUND(slow) ""
+#else
+#define PERCPU_RSEQ_ARM_BOUND(slow) "cmp lr, %[bound]\n\tbhs " slow "\n\t"
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                              \
+    PERCPU_RSEQ_DESCRIPTOR_32(slow)                                                  \
+    "71:\n\tmovw r12, #:lower16:77b - (70f + " PERCPU_RSEQ_ARM_PC ")\n\t"            \
+    "movt r12, #:upper16:77b - (70f + " PERCPU_RSEQ_ARM_PC ")\n70:\tadd r12, pc\n\t" \
+    "str r12, [%[self], #4]\n\t" PERCPU_RSEQ_START_EARLY                             \
+    "ldr lr, [%[self]]\n\t" PERCPU_RSEQ_START_LATE                                   \
+    PERCPU_RSEQ_ARM_BOUND(slow) "add lr, %[p], lr, lsl #" PERCPU_RSEQ_SHIFT "\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "mvn lr, #2\n79:\tmov %[status], lr\n\t"
+
+#define PERCPU_RSEQ_ARM_RMW(insn) "ldr r3, [lr]\n\t" insn " r3, r3, %[v]\n\tstr r3, [lr]\n\t"
+#define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_ARM_RMW("add")
+#define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_ARM_RMW("and")
+#define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_ARM_RMW("orr")
+#define PERCPU_RSEQ_OP_STORE_32 "str %[v], [lr]\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "ldr %[out], [lr]\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 \
+    "ldr %[out], [lr]\n\tadd %[out], %[out], %[v]\n\tstr %[out], [lr]\n\t"
+#define PERCPU_RSEQ_OP_XCHG_32 "ldr %[out], [lr]\n\tstr %[v], [lr]\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_32 \
+    "ldr %[out], [lr]\n\tcmp %[out], %[expected]\n\tbne 73f\n\tstr %[v], [lr]\n\t"
+/* dmb: once the drain is seen to be over, so is what it did to the head. */
+#define PERCPU_RSEQ_OP_PUSH(slow)                                   \
+    "ldr r3, [lr, #4]\n\tdmb ish\n\tcmp r3, #0\n\tbne " slow "\n\t" \
+    "ldr r3, [lr]\n\tstr r3, [%[node], %[next]]\n\tstr %[node], [lr]\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                                     \
+    "ldr r3, [lr, #4]\n\tdmb ish\n\tcmp r3, #0\n\tbne " slow "\n\t"                  \
+    "ldr %[out], [lr]\n\tcmp %[out], #0\n\tbeq 73f\n\tldr r3, [%[out], %[next]]\n\t" \
+    "str r3, [lr]\n\t"
+#ifdef PERCPU_RSEQ_TICKS
+/*
+ * The first dmb: the idle buffer was the live one until the last commit; nobody may see it change
+ * before that. The second: who reads the new sequence number sees the buffer it announces.
+ */
+#define PERCPU_RSEQ_OP_PUBLISH                                                              \
+    "ldr %[out], [lr]\n\tadd %[out], %[out], #1\n\tand r3, %[out], #1\n\t"                  \
+    "add r3, lr, r3, lsl #4\n\tdmb ishst\n\tstr %[v], [r3, #8]\n\t"                         \
+    "str %[v_high], [r3, #12]\n\tisb\n\tmrrc p15, 1, r8, r10, c14\n\tstr r8, [r3, #16]\n\t" \
+    "str r10, [r3, #20]\n\tdmb ish\n\tstr %[out], [lr]\n\t"
+#define PERCPU_RSEQ_OP_STAMP "ldr %[cpu], [%[self]]\n\tmrrc p15, 1, %[out], %[out_high], c14\n\t"
+#endif
+#define PERCPU_RSEQ_VALUE "r"
+#define PERCPU_RSEQ_ADDEND "rI" /* I: what fits a data-processing immediate */
+#define PERCPU_RSEQ_CLOBBERS "r3", "r12", "lr", "cc"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS PERCPU_RSEQ_CLOBBERS, "r8", "r10", "memory"
+
+/*
+ * arm unwinds by tables of its own, in which nothing sets pc and leaves sp alone, short of a
+ * routine from a library that C programs do not need. So a backtrace ends here. mov pc keeps to
+ * the instruction set.
+ */
+#define PERCPU_RSEQ_STUB_UNWIND "\t.fnstart\n\t.cantunwind\n"
+#define PERCPU_RSEQ_STUB_UNWIND_END "\t.fnend\n"
+#define PERCPU_RSEQ_STUB                                                           \
+    "\tldr r3, [r12, #48]\n\tldr lr, [r3]\n\tadd lr, lr, #1\n\tstr lr, [r3]\n"     \
+    "\ttst lr, #255\n\tmvn lr, #0\n\tbeq 1f\n\tldr r3, [r12, #32]\n\tmov pc, r3\n" \
+    "1:\tldr r3, [r12, #40]\n\tmov pc, r3\n"
 /* Older arm reads the thread pointer by a call into the kernel's helper page: fallback. */
 
 #elif defined(__powerpc64__) && defined(__LITTLE_ENDIAN__) && defined(_CALL_ELF) && _CALL_ELF == 2
@@ -886,7 +1108,11 @@ static inline uint64_t percpu_rseq_ticks_ordered(void) /* stck serialises */
     "1:\tlg %r3, 40(%r5)\n\tbr %r3\n"
 
 #elif defined(__loongarch__) && __loongarch_grlen == 64
-/* loongarch64. Thread pointer: $tp. Sections: not yet. */
+/*
+ * loongarch64. Thread pointer: $tp. $t4 holds the descriptor's address to the commit, $t5 the cpu
+ * id, then the row; $t6, $t7 are scratch. $t0, $t1, $t3 and $t8 stay out: the PLT and far calls
+ * clobber them. Branches to C labels go through `b`: a conditional branch reaches 128 KiB only.
+ */
 #define PERCPU_RSEQ_SYSCALL 293
 #define PERCPU_RSEQ_SIGNATURE 0x002a0010u
 #define PERCPU_RSEQ_TP_BIAS 0
@@ -897,12 +1123,109 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
     return tp;
 }
 
+#define PERCPU_RSEQ_TICKS 1 /* the stable counter: of a fixed rate, the same on every CPU */
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks(void)
+{
+    uint64_t t;
+    __asm__ volatile("rdtime.d %0, $zero" : "=r"(t));
+    return t;
+}
+PERCPU_RSEQ_INLINE uint64_t percpu_rseq_ticks_ordered(void)
+{
+    uint64_t t;
+    __asm__ volatile("dbar 0\n\tibar 0\n\trdtime.d %0, $zero" : "=r"(t) : : "memory");
+    return t;
+}
+
+#define PERCPU_RSEQ_SECTIONS 1
+/* The bound stays in the upper half of the word that it comes in, from_tp being the lower. */
+#define PERCPU_RSEQ_BOUND_IN_UPPER_HALF 1
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_LA_BOUND(slow) ""
+#else
+#define PERCPU_RSEQ_LA_BOUND(slow) \
+    "srli.d $t6, %[bound], 32\n\tbltu $t5, $t6, 74f\n\tb " slow "\n74:\n\t"
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                            \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                          \
+    "71:\n\tla.local $t4, 77b\n\tst.d $t4, %[self], 4\n\t" PERCPU_RSEQ_START_EARLY \
+    "ld.wu $t5, %[self], 0\n\t" PERCPU_RSEQ_START_LATE                             \
+    PERCPU_RSEQ_LA_BOUND(slow) "slli.d $t5, $t5, " PERCPU_RSEQ_SHIFT               \
+                               "\n\tadd.d $t5, $t5, %[p]\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "addi.w $t5, $zero, -3\n79:\tmove %[status], $t5\n\t"
+
+#define PERCPU_RSEQ_LA_RMW(insn, w) \
+    "ld." w " $t6, $t5, 0\n\t" insn " $t6, $t6, %[v]\n\tst." w " $t6, $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_LA_RMW("add.w", "w")
+#define PERCPU_RSEQ_OP_ADD_64 PERCPU_RSEQ_LA_RMW("add.d", "d")
+#define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_LA_RMW("and", "w")
+#define PERCPU_RSEQ_OP_AND_64 PERCPU_RSEQ_LA_RMW("and", "d")
+#define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_LA_RMW("or", "w")
+#define PERCPU_RSEQ_OP_OR_64 PERCPU_RSEQ_LA_RMW("or", "d")
+#define PERCPU_RSEQ_OP_STORE_32 "st.w %[v], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_STORE_64 "st.d %[v], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "ld.w %[out], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_LOAD_64 "ld.d %[out], $t5, 0\n\t"
+#define PERCPU_RSEQ_LA_ADD_RETURN(insn, w)                         \
+    "ld." w " %[out], $t5, 0\n\t" insn " %[out], %[out], %[v]\n\t" \
+    "st." w " %[out], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 PERCPU_RSEQ_LA_ADD_RETURN("add.w", "w")
+#define PERCPU_RSEQ_OP_ADD_RETURN_64 PERCPU_RSEQ_LA_ADD_RETURN("add.d", "d")
+#define PERCPU_RSEQ_OP_XCHG_32 "ld.w %[out], $t5, 0\n\tst.w %[v], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 "ld.d %[out], $t5, 0\n\tst.d %[v], $t5, 0\n\t"
+/* slli.w: the caller's 32-bit value may be extended either way in its register. */
+#define PERCPU_RSEQ_OP_CMPXCHG_32                                                   \
+    "ld.w %[out], $t5, 0\n\tslli.w $t6, %[expected], 0\n\tbne %[out], $t6, 73f\n\t" \
+    "st.w %[v], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_64                             \
+    "ld.d %[out], $t5, 0\n\tbne %[out], %[expected], 73f\n\t" \
+    "st.d %[v], $t5, 0\n\t"
+/* dbar 20, load to all: once the drain is seen to be over, so is what it did to the head. */
+#define PERCPU_RSEQ_OP_PUSH(slow)                                             \
+    "ld.d $t6, $t5, 8\n\tdbar 20\n\tbeqz $t6, 75f\n\tb " slow "\n75:\n\t"     \
+    "ld.d $t6, $t5, 0\n\tadd.d $t7, %[node], %[next]\n\tst.d $t6, $t7, 0\n\t" \
+    "st.d %[node], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                                \
+    "ld.d $t6, $t5, 8\n\tdbar 20\n\tbeqz $t6, 75f\n\tb " slow "\n75:\n\t"       \
+    "ld.d %[out], $t5, 0\n\tbeqz %[out], 73f\n\tadd.d $t7, %[out], %[next]\n\t" \
+    "ld.d $t6, $t7, 0\n\tst.d $t6, $t5, 0\n\t"
+/*
+ * The first dbar, store to store: the idle buffer was the live one until the last commit; nobody
+ * may see it change before that. The last, all to store: who reads the new sequence number sees
+ * the buffer it announces. Between: the time is not read before what the caller has seen.
+ */
+#define PERCPU_RSEQ_OP_PUBLISH                                                      \
+    "ld.d %[out], $t5, 0\n\taddi.d %[out], %[out], 1\n\tandi $t6, %[out], 1\n\t"    \
+    "slli.d $t6, $t6, 4\n\tadd.d $t6, $t6, $t5\n\tdbar 26\n\tst.d %[v], $t6, 8\n\t" \
+    "dbar 0\n\tibar 0\n\trdtime.d $t7, $zero\n\tst.d $t7, $t6, 16\n\tdbar 18\n\t"   \
+    "st.d %[out], $t5, 0\n\t"
+#define PERCPU_RSEQ_OP_STAMP \
+    "srli.d $t5, $t5, " PERCPU_RSEQ_SHIFT "\n\tmove %[cpu], $t5\n\trdtime.d %[out], $zero\n\t"
+#define PERCPU_RSEQ_VALUE "r"
+#define PERCPU_RSEQ_ADDEND "r"
+#define PERCPU_RSEQ_CLOBBERS "$t4", "$t5", "$t6", "$t7"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+#define PERCPU_RSEQ_PUBLISH_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+
+/* The return column is a pseudo register (72), so that the frame keeps $ra. */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".word 0x002a0010\n"
+#define PERCPU_RSEQ_STUB                                                       \
+    "\t.cfi_return_column 72\n\t.cfi_def_cfa 3, 0\n"                           \
+    "\t.cfi_escape 0x16, 0x48, 0x03, 0x80, 0x20, 0x06\n"                       \
+    "\tla.local $t6, percpu_rseq_aborts_v1\n\tld.w $t7, $t6, 0\n"              \
+    "\taddi.w $t7, $t7, 1\n\tst.w $t7, $t6, 0\n\tandi $t7, $t7, 255\n"         \
+    "\taddi.w $t5, $zero, -1\n\tbeqz $t7, 1f\n\tld.d $t7, $t4, 32\n\tjr $t7\n" \
+    "1:\tld.d $t7, $t4, 40\n\tjr $t7\n"
+
 #elif defined(__mips__) && _MIPS_SIM == _ABI64 && defined(__mips_isa_rev) && \
     __mips_isa_rev >= 2 && !defined(__mips16) && !defined(__mips_micromips)
 /*
- * mips64, n64. Thread pointer: rdhwr $29, 0x7000 bytes above the start of thread-local memory.
- * Before release 2 rdhwr traps into the kernel on every read: those, and the other ABIs, whose
- * numbers are kept below for the porter, take the fallback.
+ * mips64, n64, either endianness. Thread pointer: rdhwr $29, 0x7000 bytes above the start of
+ * thread-local memory. $12 holds the descriptor's address to the commit, $13 the cpu id, then the
+ * row; $14, $15 are scratch. Before release 2 rdhwr traps into the kernel on every read: those, and
+ * the other ABIs, whose numbers are kept below for the porter, take the fallback.
+ *
+ * 32-bit values are sign-extended in registers, by the ABI and in operands.
  */
 #define PERCPU_RSEQ_SYSCALL 5327
 #define PERCPU_RSEQ_SIGNATURE 0x0350000du
@@ -913,6 +1236,92 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
     __asm__ volatile("rdhwr %0, $29" : "=r"(tp));
     return tp;
 }
+
+/*
+ * No clock that a section can read: the cycle counter is 32 bits wide and each CPU's own. Hence
+ * neither OP_PUBLISH nor OP_STAMP, and their callers do without a section.
+ */
+
+#define PERCPU_RSEQ_SECTIONS 1
+/* The assembler fills delay slots, even with a store from before, unless told not to. */
+#define PERCPU_RSEQ_MIPS_BRANCHES(insns) ".set push\n\t.set noreorder\n\t" insns ".set pop\n\t"
+/*
+ * No address is relative to the instruction before release 6, and $28 is not the GOT in every
+ * function: leaf functions use another register. So a call to the next instruction but one, whose
+ * return address is that of a word that says how far the symbol is from there. This clobbers $31.
+ */
+#define PERCPU_RSEQ_MIPS_ADDRESS(reg, symbol, label)                                           \
+    PERCPU_RSEQ_MIPS_BRANCHES("bal " label "f\n\tnop\n\t.word " symbol " - .\n" label ":\n\t") \
+    "lw " reg ", 0($31)\n\tdaddu " reg ", " reg ", $31\n\t"
+/* To the slow path by its address in the descriptor's site: branches reach 128 KiB only. */
+#define PERCPU_RSEQ_MIPS_SLOW_UNLESS(branch, label) \
+    PERCPU_RSEQ_MIPS_BRANCHES(                      \
+        branch ", " label "f\n\tnop\n\tld $14, 40($12)\n\tjr $14\n\tnop\n" label ":\n\t")
+#ifdef PERCPU_BREAK_NO_BOUND
+#define PERCPU_RSEQ_MIPS_BOUND ""
+#else
+#define PERCPU_RSEQ_MIPS_BOUND \
+    "sltu $14, $13, %[bound]\n\t" PERCPU_RSEQ_MIPS_SLOW_UNLESS("bnez $14", "74")
+#endif
+#define PERCPU_RSEQ_SECTION_BEGIN(slow)                                                            \
+    PERCPU_RSEQ_DESCRIPTOR(".quad", slow)                                                          \
+    "71:\n\t" PERCPU_RSEQ_MIPS_ADDRESS(                                                            \
+        "$12", "77b", "76") "sd $12, 4(%[self])\n\t" PERCPU_RSEQ_START_EARLY                       \
+                            "lw $13, 0(%[self])\n\t" PERCPU_RSEQ_START_LATE PERCPU_RSEQ_MIPS_BOUND \
+                            "dsll $13, $13, " PERCPU_RSEQ_SHIFT "\n\tdaddu $13, $13, %[p]\n\t"
+#define PERCPU_RSEQ_SECTION_RESULT "li $13, -3\n79:\tmove %[status], $13\n\t"
+
+#define PERCPU_RSEQ_MIPS_RMW(insn, w) \
+    "l" w " $14, 0($13)\n\t" insn " $14, $14, %[v]\n\ts" w " $14, 0($13)\n\t"
+#define PERCPU_RSEQ_OP_ADD_32 PERCPU_RSEQ_MIPS_RMW("addu", "w")
+#define PERCPU_RSEQ_OP_ADD_64 PERCPU_RSEQ_MIPS_RMW("daddu", "d")
+#define PERCPU_RSEQ_OP_AND_32 PERCPU_RSEQ_MIPS_RMW("and", "w")
+#define PERCPU_RSEQ_OP_AND_64 PERCPU_RSEQ_MIPS_RMW("and", "d")
+#define PERCPU_RSEQ_OP_OR_32 PERCPU_RSEQ_MIPS_RMW("or", "w")
+#define PERCPU_RSEQ_OP_OR_64 PERCPU_RSEQ_MIPS_RMW("or", "d")
+#define PERCPU_RSEQ_OP_STORE_32 "sw %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_STORE_64 "sd %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_32 "lw %[out], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_LOAD_64 "ld %[out], 0($13)\n\t"
+#define PERCPU_RSEQ_MIPS_ADD_RETURN(insn, w)                     \
+    "l" w " %[out], 0($13)\n\t" insn " %[out], %[out], %[v]\n\t" \
+    "s" w " %[out], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_ADD_RETURN_32 PERCPU_RSEQ_MIPS_ADD_RETURN("addu", "w")
+#define PERCPU_RSEQ_OP_ADD_RETURN_64 PERCPU_RSEQ_MIPS_ADD_RETURN("daddu", "d")
+#define PERCPU_RSEQ_OP_XCHG_32 "lw %[out], 0($13)\n\tsw %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_XCHG_64 "ld %[out], 0($13)\n\tsd %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_MIPS_CMPXCHG(w)                        \
+    "l" w " %[out], 0($13)\n\t" PERCPU_RSEQ_MIPS_BRANCHES( \
+        "bne %[out], %[expected], 73f\n\tnop\n\t") "s" w " %[v], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_CMPXCHG_32 PERCPU_RSEQ_MIPS_CMPXCHG("w")
+#define PERCPU_RSEQ_OP_CMPXCHG_64 PERCPU_RSEQ_MIPS_CMPXCHG("d")
+/* sync: once the drain is seen to be over, so is what it did to the head. */
+#define PERCPU_RSEQ_MIPS_OPEN \
+    "ld $14, 8($13)\n\tsync\n\t" PERCPU_RSEQ_MIPS_SLOW_UNLESS("beqz $14", "75")
+#define PERCPU_RSEQ_OP_PUSH(slow)                                         \
+    PERCPU_RSEQ_MIPS_OPEN                                                 \
+    "ld $14, 0($13)\n\tdaddu $15, %[node], %[next]\n\tsd $14, 0($15)\n\t" \
+    "sd %[node], 0($13)\n\t"
+#define PERCPU_RSEQ_OP_POP(slow)                                                                  \
+    PERCPU_RSEQ_MIPS_OPEN                                                                         \
+    "ld %[out], 0($13)\n\t" PERCPU_RSEQ_MIPS_BRANCHES(                                            \
+        "beqz %[out], 73f\n\tnop\n\t") "daddu $15, %[out], %[next]\n\tld $14, 0($15)\n\tsd $14, " \
+                                       "0($13)\n\t"
+#define PERCPU_RSEQ_VALUE "r"
+#define PERCPU_RSEQ_ADDEND "r"
+#define PERCPU_RSEQ_CLOBBERS "$12", "$13", "$14", "$15", "$31"
+#define PERCPU_RSEQ_LIST_CLOBBERS PERCPU_RSEQ_CLOBBERS, "memory"
+
+/* The return column is a pseudo register (66, the unwinder's for signals): the frame keeps $31. */
+#define PERCPU_RSEQ_STUB_SIGNATURE ".word 0x0350000d\n"
+#define PERCPU_RSEQ_STUB                                                                       \
+    "\t.cfi_return_column 66\n\t.cfi_def_cfa $29, 0\n"                                         \
+    "\t.cfi_escape 0x16, 0x42, 0x03, 0x7c, 0x20, 0x06\n\t" PERCPU_RSEQ_MIPS_ADDRESS(           \
+        "$14", "percpu_rseq_aborts_v1",                                                        \
+        "2") "lw $15, 0($14)\n\taddiu $15, $15, 1\n\tsw $15, 0($14)\n\tandi $15, $15, 255\n\t" \
+             "li $13, -1\n\t" PERCPU_RSEQ_MIPS_BRANCHES(                                       \
+                 "beqz $15, 1f\n\tnop\n\tld $14, 32($12)\n\t"                                  \
+                 "jr $14\n\tnop\n1:\tld $14, 40($12)\n\tjr $14\n\tnop\n\t") "\n"
 #endif
 
 /*
@@ -931,6 +1340,16 @@ PERCPU_RSEQ_INLINE char *percpu_rseq_tp(void)
 #endif
 #ifndef PERCPU_RSEQ_OFFSET_FROM_OWN
 #define PERCPU_RSEQ_OFFSET_FROM_OWN 0
+#endif
+#ifndef PERCPU_RSEQ_STUB_NAME
+#define PERCPU_RSEQ_STUB_NAME "percpu_rseq_abort_v1"
+#endif
+#ifndef PERCPU_RSEQ_STUB_TYPE
+#define PERCPU_RSEQ_STUB_TYPE "%function"
+#endif
+#ifndef PERCPU_RSEQ_STUB_UNWIND
+#define PERCPU_RSEQ_STUB_UNWIND "\t.cfi_startproc\n\t.cfi_signal_frame\n"
+#define PERCPU_RSEQ_STUB_UNWIND_END "\t.cfi_endproc\n"
 #endif
 
 #ifndef PERCPU_RSEQ_BOUND_IN_UPPER_HALF
@@ -1161,15 +1580,15 @@ static inline ptrdiff_t percpu_rseq_libc(unsigned *size)
 extern uint32_t percpu_rseq_aborts_v1;
 __attribute__((weak, used, visibility("hidden"))) uint32_t percpu_rseq_aborts_v1;
 
-__asm__(
-    ".ifndef percpu_rseq_abort_v1\n"
-    "\t.pushsection .text.percpu_rseq_abort_v1, \"axG\", %progbits, percpu_rseq_abort_v1, comdat\n"
-    "\t.weak percpu_rseq_abort_v1\n\t.hidden percpu_rseq_abort_v1\n"
-    "\t.type percpu_rseq_abort_v1, %function\n\t.balign 16\n"
-    "\t.cfi_startproc\n\t.cfi_signal_frame\n" PERCPU_RSEQ_STUB_SIGNATURE PERCPU_RSEQ_BROKEN_PAD
-    "percpu_rseq_abort_v1:\n" PERCPU_RSEQ_STUB
-    "\t.cfi_endproc\n\t.size percpu_rseq_abort_v1, . - percpu_rseq_abort_v1\n"
-    "\t.popsection\n.endif\n");
+__asm__(".ifndef " PERCPU_RSEQ_STUB_NAME "\n"
+        "\t.pushsection .text." PERCPU_RSEQ_STUB_NAME ", \"axG\", %progbits, " PERCPU_RSEQ_STUB_NAME
+        ", comdat\n"
+        "\t.weak " PERCPU_RSEQ_STUB_NAME "\n\t.hidden " PERCPU_RSEQ_STUB_NAME "\n"
+        "\t.type " PERCPU_RSEQ_STUB_NAME ", " PERCPU_RSEQ_STUB_TYPE
+        "\n\t.balign 16\n" PERCPU_RSEQ_STUB_UNWIND PERCPU_RSEQ_STUB_SIGNATURE PERCPU_RSEQ_BROKEN_PAD
+            PERCPU_RSEQ_STUB_NAME ":\n" PERCPU_RSEQ_STUB PERCPU_RSEQ_STUB_UNWIND_END
+        "\t.size " PERCPU_RSEQ_STUB_NAME ", . - " PERCPU_RSEQ_STUB_NAME "\n"
+        "\t.popsection\n.endif\n");
 
 /* ---- [F] The critical sections -------------------------------------------------------------- */
 /*
@@ -1205,21 +1624,23 @@ __asm__(
  * results: plain asm whose status says what happened, because asm goto outputs are lost on the
  * taken edge by clang up to 14 and refused by gcc before 11.
  */
+#ifndef PERCPU_RSEQ_INPUT /* where every operand may have a register */
+#define PERCPU_RSEQ_INPUT(x) "r"(x)
+#endif
 #ifndef PERCPU_RSEQ_SELF_OPERAND /* where any register may be a base */
 #define PERCPU_RSEQ_SELF_OPERAND(at) [self] "r"(at)
 #endif
 
 /* What every section needs: where this thread's cpu_id is, and for which ids to go on. */
 typedef struct {
-    intptr_t at; /* what the section reads cpu_id through */
-#if PERCPU_RSEQ_BOUND_IN_UPPER_HALF
-    uint64_t bound;
-#define PERCPU_RSEQ_BOUND(n) ((uint64_t)(n) << 32)
-#else
-    uint32_t bound;
-#define PERCPU_RSEQ_BOUND(n) (n)
-#endif
+    intptr_t at;     /* what the section reads cpu_id through */
+    uintptr_t bound; /* a whole register: nobody has to wonder how 32 bits are extended */
 } percpu_rseq_self_t;
+#if PERCPU_RSEQ_BOUND_IN_UPPER_HALF
+#define PERCPU_RSEQ_BOUND(n) ((uintptr_t)(n) << 32)
+#else
+#define PERCPU_RSEQ_BOUND(n) ((uintptr_t)(n))
+#endif
 
 /* Return: the area's offset is known. */
 PERCPU_RSEQ_INLINE int percpu_rseq_self(const struct percpu_rseq_reach *reach,
@@ -1231,7 +1652,7 @@ PERCPU_RSEQ_INLINE int percpu_rseq_self(const struct percpu_rseq_reach *reach,
     off = (int32_t)(uint32_t)self->bound;
 #else
     intptr_t off = PERCPU_RSEQ_OFFSET(reach);
-    self->bound = reach->bound;
+    self->bound = PERCPU_RSEQ_BOUND(reach->bound);
 #endif
     self->at = (intptr_t)PERCPU_RSEQ_AT(off);
     return !PERCPU_RSEQ_UNSET(off);
@@ -1240,7 +1661,19 @@ PERCPU_RSEQ_INLINE int percpu_rseq_self(const struct percpu_rseq_reach *reach,
     percpu_rseq_self_t self;             \
     if (!percpu_rseq_self(reach, &self)) \
     return -1
-#define PERCPU_RSEQ_SELF_OPERANDS PERCPU_RSEQ_SELF_OPERAND(self.at), [bound] "r"(self.bound)
+#define PERCPU_RSEQ_SELF_OPERANDS \
+    PERCPU_RSEQ_SELF_OPERAND(self.at), [bound] PERCPU_RSEQ_INPUT(self.bound)
+
+/* 64 bits in one register, or in halves. */
+#if UINTPTR_MAX > 0xffffffffu
+#define PERCPU_RSEQ_VALUE_64(x) [v] "r"(x)
+#else
+#define PERCPU_RSEQ_VALUE_64(x) \
+    [v] PERCPU_RSEQ_INPUT((uint32_t)(x)), [v_high] PERCPU_RSEQ_INPUT((uint32_t)((x) >> 32))
+#ifndef PERCPU_RSEQ_HALF
+#define PERCPU_RSEQ_HALF "=&r"
+#endif
+#endif
 
 /* gcc < 8.1 and clang < 13 misplace code around the label without this barrier. */
 #if (defined(__clang__) && __clang_major__ < 14) || (!defined(__clang__) && __GNUC__ < 9)
@@ -1249,50 +1682,74 @@ PERCPU_RSEQ_INLINE int percpu_rseq_self(const struct percpu_rseq_reach *reach,
 #define PERCPU_RSEQ_LABEL_BARRIER() ((void)0)
 #endif
 
-#define PERCPU_RSEQ_DEFINE_GOTO(name, type, value, op, ...)                                   \
+/* The end of a function: run a section without outputs. @...: its inputs. */
+#define PERCPU_RSEQ_SPREAD(...) __VA_ARGS__
+#if defined(__arm__) && !defined(__clang__)
+/*
+ * gcc takes an asm goto for one instruction, and where it needs to know distances (literal pools,
+ * cbz) the assembler then refuses what it wrote.
+ */
+#define PERCPU_RSEQ_SLOW "79f"
+#define PERCPU_RSEQ_RUN(op, clobbers, ...)                                     \
+    uint32_t status;                                                           \
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN(PERCPU_RSEQ_SLOW)               \
+                         op PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT \
+                     : [status] "=r"(status)                                   \
+                     : __VA_ARGS__                                             \
+                     : PERCPU_RSEQ_SPREAD clobbers);                           \
+    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1
+#else
+#define PERCPU_RSEQ_SLOW "%l[slow]"
+#define PERCPU_RSEQ_RUN(op, clobbers, ...)                                              \
+    __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN(PERCPU_RSEQ_SLOW) op PERCPU_RSEQ_SECTION_END \
+                 : /* no outputs */                                                     \
+                 : __VA_ARGS__                                                          \
+                 : PERCPU_RSEQ_SPREAD clobbers                                          \
+                 : slow);                                                               \
+    return 0;                                                                           \
+    slow:                                                                               \
+    PERCPU_RSEQ_LABEL_BARRIER();                                                        \
+    return -1
+#endif
+
+/* The same with *out as its output. @...: inputs besides the row. */
+#define PERCPU_RSEQ_RESULT(op, clobbers, ...)                                         \
+    uint32_t status;                                                                  \
+    PERCPU_RSEQ_SELF(reach);                                                          \
+    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")                                 \
+                         op PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT        \
+                     : [status] "=r"(status), [out] "=&r"(*out)                       \
+                     : PERCPU_RSEQ_SELF_OPERANDS, __VA_ARGS__[p] PERCPU_RSEQ_INPUT(p) \
+                     : PERCPU_RSEQ_SPREAD clobbers);                                  \
+    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1
+
+#define PERCPU_RSEQ_DEFINE_VOID(name, type, value, op, clobbers)                              \
     PERCPU_RSEQ_INLINE int percpu_rseq_##name(const struct percpu_rseq_reach *reach, type *p, \
                                               type v)                                         \
     {                                                                                         \
         PERCPU_RSEQ_SELF(reach);                                                              \
-        __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") op PERCPU_RSEQ_SECTION_END         \
-                     : /* no outputs */                                                       \
-                     : PERCPU_RSEQ_SELF_OPERANDS, [p] "r"(p), [v] value(v)                    \
-                     : PERCPU_RSEQ_CLOBBERS __VA_ARGS__                                       \
-                     : slow);                                                                 \
-        return 0;                                                                             \
-    slow:                                                                                     \
-        PERCPU_RSEQ_LABEL_BARRIER();                                                          \
-        return -1;                                                                            \
+        PERCPU_RSEQ_RUN(op, clobbers,                                                         \
+                        PERCPU_RSEQ_SELF_OPERANDS, [p] PERCPU_RSEQ_INPUT(p), [v] value(v));   \
     }
-
-#define PERCPU_RSEQ_COMMA_MEMORY , "memory"
-/* @...: inputs besides the row. */
-#define PERCPU_RSEQ_RESULT(op, clobbers, ...)                                  \
-    uint32_t status;                                                           \
-    PERCPU_RSEQ_SELF(reach);                                                   \
-    __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")                          \
-                         op PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT \
-                     : [status] "=r"(status), [out] "=&r"(*out)                \
-                     : PERCPU_RSEQ_SELF_OPERANDS, [p] "r"(p)__VA_ARGS__        \
-                     : clobbers);                                              \
-    return status == PERCPU_RSEQ_COMMITTED ? 0 : -1
 #define PERCPU_RSEQ_DEFINE_RESULT(name, type, op)                                             \
     PERCPU_RSEQ_INLINE int percpu_rseq_##name(const struct percpu_rseq_reach *reach, type *p, \
                                               type v, type *out)                              \
     {                                                                                         \
-        PERCPU_RSEQ_RESULT(op, PERCPU_RSEQ_LIST_CLOBBERS, , [v] PERCPU_RSEQ_VALUE(v));        \
+        PERCPU_RSEQ_RESULT(op, (PERCPU_RSEQ_LIST_CLOBBERS), [v] PERCPU_RSEQ_VALUE(v), );      \
     }
-
 #define PERCPU_RSEQ_DEFINE_WIDTH(n)                                                               \
-    PERCPU_RSEQ_DEFINE_GOTO(add_u##n, uint##n##_t, PERCPU_RSEQ_ADDEND, PERCPU_RSEQ_OP_ADD_##n, )  \
-    PERCPU_RSEQ_DEFINE_GOTO(and_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_AND_##n, )   \
-    PERCPU_RSEQ_DEFINE_GOTO(or_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_OR_##n, )     \
-    PERCPU_RSEQ_DEFINE_GOTO(store_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_STORE_##n, \
-                            PERCPU_RSEQ_COMMA_MEMORY)                                             \
+    PERCPU_RSEQ_DEFINE_VOID(add_u##n, uint##n##_t, PERCPU_RSEQ_ADDEND, PERCPU_RSEQ_OP_ADD_##n,    \
+                            (PERCPU_RSEQ_CLOBBERS))                                               \
+    PERCPU_RSEQ_DEFINE_VOID(and_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_AND_##n,     \
+                            (PERCPU_RSEQ_CLOBBERS))                                               \
+    PERCPU_RSEQ_DEFINE_VOID(or_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_OR_##n,       \
+                            (PERCPU_RSEQ_CLOBBERS))                                               \
+    PERCPU_RSEQ_DEFINE_VOID(store_u##n, uint##n##_t, PERCPU_RSEQ_VALUE, PERCPU_RSEQ_OP_STORE_##n, \
+                            (PERCPU_RSEQ_LIST_CLOBBERS))                                          \
     PERCPU_RSEQ_INLINE int percpu_rseq_load_u##n(const struct percpu_rseq_reach *reach,           \
                                                  const uint##n##_t *p, uint##n##_t *out)          \
     {                                                                                             \
-        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_LOAD_##n, PERCPU_RSEQ_LIST_CLOBBERS, );                 \
+        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_LOAD_##n, (PERCPU_RSEQ_LIST_CLOBBERS), );               \
     }                                                                                             \
     PERCPU_RSEQ_DEFINE_RESULT(add_return_u##n, uint##n##_t, PERCPU_RSEQ_OP_ADD_RETURN_##n)        \
     PERCPU_RSEQ_DEFINE_RESULT(xchg_u##n, uint##n##_t, PERCPU_RSEQ_OP_XCHG_##n)                    \
@@ -1300,92 +1757,89 @@ PERCPU_RSEQ_INLINE int percpu_rseq_self(const struct percpu_rseq_reach *reach,
                                                     uint##n##_t *p, uint##n##_t expected,         \
                                                     uint##n##_t v, uint##n##_t *out)              \
     {                                                                                             \
-        PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_CMPXCHG_##n, PERCPU_RSEQ_LIST_CLOBBERS,                 \
-                           , [expected] "r"(expected), [v] "r"(v));                               \
+        PERCPU_RSEQ_RESULT(                                                                       \
+            PERCPU_RSEQ_OP_CMPXCHG_##n,                                                           \
+            (PERCPU_RSEQ_LIST_CLOBBERS), [expected] PERCPU_RSEQ_INPUT(expected), [v] "r"(v), );   \
     }
 PERCPU_RSEQ_DEFINE_WIDTH(32)
-PERCPU_RSEQ_DEFINE_WIDTH(64)
-
 #if UINTPTR_MAX > 0xffffffffu
+PERCPU_RSEQ_DEFINE_WIDTH(64)
 #define PERCPU_RSEQ_OP_ADD_WORD PERCPU_RSEQ_OP_ADD_64
 #else
 #define PERCPU_RSEQ_OP_ADD_WORD PERCPU_RSEQ_OP_ADD_32
 #endif
+
 /*
  * Add to word @i of the copies at *@base, if *@rows lets sections in: it is 0 until *@base is set,
  * and the bound then. x86-64 reads both inside the section.
  */
+#ifdef PERCPU_RSEQ_OP_ADD_FIRST
+PERCPU_RSEQ_INLINE int percpu_rseq_add_first(const struct percpu_rseq_reach *reach,
+                                             uintptr_t **base, const uint32_t *rows, uintptr_t v)
+{
+    PERCPU_RSEQ_SELF(reach);
+    PERCPU_RSEQ_RUN(PERCPU_RSEQ_OP_ADD_FIRST, (PERCPU_RSEQ_CLOBBERS),
+                    PERCPU_RSEQ_SELF_OPERAND(self.at), [base] "m"(*base), [bound] "m"(*rows),
+                    [v] PERCPU_RSEQ_ADDEND(v));
+}
 PERCPU_RSEQ_INLINE int percpu_rseq_add_element(const struct percpu_rseq_reach *reach,
                                                uintptr_t **base, const uint32_t *rows, size_t i,
                                                uintptr_t v)
 {
     PERCPU_RSEQ_SELF(reach);
-#ifdef PERCPU_RSEQ_OP_ADD_ELEMENT
-    if (__builtin_constant_p(i == 0) && i == 0)
-        __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]")
-                         PERCPU_RSEQ_OP_ADD_FIRST PERCPU_RSEQ_SECTION_END
-                     : /* no outputs */
-                     : PERCPU_RSEQ_SELF_OPERAND(self.at), [base] "m"(*base), [bound] "m"(*rows),
-                       [v] PERCPU_RSEQ_ADDEND(v)
-                     : PERCPU_RSEQ_CLOBBERS
-                     : slow);
-    else
-        __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]")
-                         PERCPU_RSEQ_OP_ADD_ELEMENT PERCPU_RSEQ_SECTION_END
-                     : /* no outputs */
-                     : PERCPU_RSEQ_SELF_OPERAND(self.at), [base] "m"(*base), [bound] "m"(*rows),
-                       [i] "r"(i), [v] PERCPU_RSEQ_ADDEND(v)
-                     : PERCPU_RSEQ_CLOBBERS
-                     : slow);
+    PERCPU_RSEQ_RUN(PERCPU_RSEQ_OP_ADD_ELEMENT, (PERCPU_RSEQ_CLOBBERS),
+                    PERCPU_RSEQ_SELF_OPERAND(self.at), [base] "m"(*base), [bound] "m"(*rows),
+                    [i] "r"(i), [v] PERCPU_RSEQ_ADDEND(v));
+}
 #else
+PERCPU_RSEQ_INLINE int percpu_rseq_add_element(const struct percpu_rseq_reach *reach,
+                                               uintptr_t **base, const uint32_t *rows, size_t i,
+                                               uintptr_t v)
+{
     uintptr_t *p = __atomic_load_n(base, __ATOMIC_RELAXED);
+    PERCPU_RSEQ_SELF(reach);
     self.bound = PERCPU_RSEQ_BOUND(__atomic_load_n(rows, __ATOMIC_RELAXED));
     if (!p) /* each is checked alone: who sees the one may not see the other */
         return -1;
     p += i;
-    __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]")
-                     PERCPU_RSEQ_OP_ADD_WORD PERCPU_RSEQ_SECTION_END
-                 : /* no outputs */
-                 : PERCPU_RSEQ_SELF_OPERANDS, [p] "r"(p), [v] PERCPU_RSEQ_ADDEND(v)
-                 : PERCPU_RSEQ_CLOBBERS
-                 : slow);
-#endif
-    return 0;
-slow:
-    PERCPU_RSEQ_LABEL_BARRIER();
-    return -1;
+    PERCPU_RSEQ_RUN(PERCPU_RSEQ_OP_ADD_WORD, (PERCPU_RSEQ_CLOBBERS),
+                    PERCPU_RSEQ_SELF_OPERANDS, [p] PERCPU_RSEQ_INPUT(p), [v] PERCPU_RSEQ_ADDEND(v));
 }
+PERCPU_RSEQ_INLINE int percpu_rseq_add_first(const struct percpu_rseq_reach *reach,
+                                             uintptr_t **base, const uint32_t *rows, uintptr_t v)
+{
+    return percpu_rseq_add_element(reach, base, rows, 0, v);
+}
+#endif
 
 /* @next: offset in bytes of the link inside a node. */
 PERCPU_RSEQ_INLINE int percpu_rseq_push(const struct percpu_rseq_reach *reach,
                                         struct percpu_rseq_list *p, void *node, size_t next)
 {
     PERCPU_RSEQ_SELF(reach);
-    __asm__ goto(PERCPU_RSEQ_SECTION_BEGIN("%l[slow]") PERCPU_RSEQ_OP_PUSH("%l[slow]")
-                     PERCPU_RSEQ_SECTION_END
-                 : /* no outputs */
-                 : PERCPU_RSEQ_SELF_OPERANDS, [p] "r"(p), [node] "r"(node), [next] "r"(next)
-                 : PERCPU_RSEQ_LIST_CLOBBERS
-                 : slow);
-    return 0;
-slow:
-    PERCPU_RSEQ_LABEL_BARRIER();
-    return -1;
+    PERCPU_RSEQ_RUN(
+        PERCPU_RSEQ_OP_PUSH(PERCPU_RSEQ_SLOW), (PERCPU_RSEQ_LIST_CLOBBERS),
+        PERCPU_RSEQ_SELF_OPERANDS, [p] PERCPU_RSEQ_INPUT(p), [node] "r"(node), [next] "r"(next));
 }
 
 PERCPU_RSEQ_INLINE int percpu_rseq_pop(const struct percpu_rseq_reach *reach,
                                        struct percpu_rseq_list *p, size_t next, void **out)
 {
-    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_POP("79f"), PERCPU_RSEQ_LIST_CLOBBERS, , [next] "r"(next));
+    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_POP("79f"), (PERCPU_RSEQ_LIST_CLOBBERS), [next] "r"(next), );
 }
 
+/*
+ * Without a clock that user code can read there are no such sections, and the caller's fallback
+ * asks the kernel for the time.
+ */
+#ifdef PERCPU_RSEQ_OP_PUBLISH
 PERCPU_RSEQ_INLINE int percpu_rseq_publish(const struct percpu_rseq_reach *reach,
                                            struct percpu_rseq_stamped *p, uint64_t v,
                                            uintptr_t *out)
 {
-    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_PUBLISH, PERCPU_RSEQ_PUBLISH_CLOBBERS, , [v] "r"(v));
+    PERCPU_RSEQ_RESULT(PERCPU_RSEQ_OP_PUBLISH, (PERCPU_RSEQ_PUBLISH_CLOBBERS),
+                       PERCPU_RSEQ_VALUE_64(v), );
 }
-
 /* Both from one CPU: a thread that is moved in between starts over. */
 PERCPU_RSEQ_INLINE int percpu_rseq_stamp(const struct percpu_rseq_reach *reach, uint32_t *cpu,
                                          uint64_t *out)
@@ -1396,14 +1850,38 @@ PERCPU_RSEQ_INLINE int percpu_rseq_stamp(const struct percpu_rseq_reach *reach, 
 #else
     void *p = (void *)0;
 #endif
+#if UINTPTR_MAX > 0xffffffffu
+#define PERCPU_RSEQ_OUT_64 [out] "=&r"(*out)
+#else
+#define PERCPU_RSEQ_OUT_64 [out] PERCPU_RSEQ_HALF(low), [out_high] PERCPU_RSEQ_HALF(high)
+    uint32_t low = 0, high = 0;
+#endif
     PERCPU_RSEQ_SELF(reach);
     __asm__ volatile(PERCPU_RSEQ_SECTION_BEGIN("79f")
                          PERCPU_RSEQ_OP_STAMP PERCPU_RSEQ_SECTION_END PERCPU_RSEQ_SECTION_RESULT
-                     : [status] "=r"(status), [out] "=&r"(*out), [cpu] "=&r"(*cpu)
-                     : PERCPU_RSEQ_SELF_OPERANDS, [p] "r"(p)
+                     : [status] "=r"(status), [cpu] "=&r"(*cpu), PERCPU_RSEQ_OUT_64
+                     : PERCPU_RSEQ_SELF_OPERANDS, [p] PERCPU_RSEQ_INPUT(p)
                      : PERCPU_RSEQ_PUBLISH_CLOBBERS);
+#if UINTPTR_MAX <= 0xffffffffu
+    *out = (uint64_t)high << 32 | low;
+#endif
     return status == PERCPU_RSEQ_COMMITTED ? 0 : -1;
 }
+#else
+PERCPU_RSEQ_INLINE int percpu_rseq_publish(const struct percpu_rseq_reach *reach,
+                                           struct percpu_rseq_stamped *p, uint64_t v,
+                                           uintptr_t *out)
+{
+    (void)reach, (void)p, (void)v, (void)out;
+    return -1;
+}
+PERCPU_RSEQ_INLINE int percpu_rseq_stamp(const struct percpu_rseq_reach *reach, uint32_t *cpu,
+                                         uint64_t *out)
+{
+    (void)reach, (void)cpu, (void)out;
+    return -1;
+}
+#endif
 #endif /* PERCPU_RSEQ_SECTIONS */
 
 /* ---- [G] Tools ------------------------------------------------------------------------------ */
@@ -1437,22 +1915,48 @@ static inline void percpu_rseq_valgrind_untrack(const void *start, size_t length
  * 1. Copy the block of the nearest architecture. Look up the system call number and the signature
  *    in the kernel's uapi header of the architecture; the signature must be an instruction that
  *    traps, never one that compilers emit.
- * 2. percpu_rseq_tp() and PERCPU_RSEQ_TP_BIAS: thread pointer + bias must be mapped memory in every
- *    thread. The id is now read from an area and `make selftest` shows it. If the thread pointer
- *    costs a trap or a call, stop: leave the block out, and operations take the fallback.
- * 3. Pick three or four caller-saved registers, none that the linker or the PLT uses: one for the
- *    descriptor's address (alive to the commit), one for cpu id and row, the rest scratch.
- * 4. SECTION_BEGIN: the address of 77 position-independently; a 64-bit store (32-bit: the low word,
- *    by endianness) to cpu_id + 4; label 72 directly after it; an unsigned load of cpu_id, an
- *    unsigned compare with %[bound].
+ * 2. percpu_rseq_tp() and PERCPU_RSEQ_TP_BIAS: thread pointer + bias must be mapped memory in
+ *    every thread. The id is now read from an area and `make selftest` shows it. If the thread
+ *    pointer costs a trap or a call, stop: leave the block out, and operations take the fallback.
+ * 3. Pick three or four caller-saved registers, none that the linker or the PLT uses between 71
+ *    and the commit: one for the descriptor's address (alive to the commit), one for cpu id and
+ *    row, the rest scratch. What is left must do for up to six operands at -O0 -fPIC with a frame
+ *    pointer; if it does not, let operands be in memory (PERCPU_RSEQ_INPUT, as on i386) or take
+ *    registers that gcc does not give to operands (as in Thumb code). Where a register is no base
+ *    (r0 on ppc, s390): PERCPU_RSEQ_SELF_OPERAND.
+ * 4. SECTION_BEGIN: the address of 77 position-independently (no such address: through an operand
+ *    that makes the compiler find the table, as on ppc and i386; if the compiler may keep the
+ *    table anywhere, a call over a word that says how far, as on mips64, whose return register is
+ *    then clobbered); a store of it to cpu_id + 4, of 64 bits, or on a 32-bit machine of the low
+ *    word only (big-endian: cpu_id + 8); label 72 directly after it; a load of cpu_id; an unsigned
+ *    compare with %[bound]: of 32 bits, or of registers that are both extended the same way.
+ *    Whether the compiler keeps 32-bit operands extended is its business: mips64 yes, riscv64 and
+ *    loongarch64 no (CMPXCHG_32). PERCPU_RSEQ_DESCRIPTOR_32 where there is no .quad of an
+ *    address. Branches to `slow`: as far as a function is long, or into another section. Where a
+ *    conditional one does not reach, branch around a jump, or around a jump to the site's slow_ip.
+ *    Delay slots: `.set noreorder` around each branch with its nop, and restored there, since
+ *    nothing follows the commit that could. Where gcc must know how long code is, no asm goto
+ *    (PERCPU_RSEQ_RUN in [F]).
  * 5. The OP_ strings. Nothing but the last instruction may store to shared memory. No call, no
  *    stack, no instruction that the assembler may turn into several with the store among them.
- *    PUBLISH on a weakly ordered machine: a release barrier before, or in, the commit.
- * 6. The stub: signature, then count, restart, give up. Its unwind line: DW_CFA_val_expression for
- *    the return column = the word at descriptor register + 32. Where the return column is an
- *    ordinary register choose a pseudo register with .cfi_return_column.
- * 7. Prove it: the every-instruction test on a kernel of that architecture, then the storms. Until
- *    then PERCPU_RSEQ_SECTIONS stays 0.
+ *    Weakly ordered machines: PUSH and POP, a barrier between the load of `closed` and all else;
+ *    PUBLISH, one before the first store to the idle buffer, and one before, or in, the commit.
+ *    Offsets in struct percpu_rseq_stamped: buffers begin at 8, on i386 at 4. A 32-bit row has
+ *    lost the high bits of the cpu id: STAMP loads it again. A clock that can only be stored to
+ *    memory: PERCPU_RSEQ_STAMP_WORD. None that user code can read: neither PUBLISH nor STAMP, nor
+ *    TICKS.
+ * 6. The stub: signature, then count, restart, give up. It uses what sections clobber, and no
+ *    more: a register for its jumps too. The kernel keeps the mode that the section ran in (ARM,
+ *    Thumb): so must the stub, and its address has no mode bit. Its unwind line:
+ *    DW_CFA_val_expression for the return column = the word at descriptor register + 32 (32-bit
+ *    big-endian: + 36). Where the return column is an ordinary register choose a pseudo register
+ *    with .cfi_return_column: the unwinder's own for signals, below its count of registers.
+ *    Registers by number: assemblers differ in the names that .cfi takes.
+ * 7. Teach the tests: test/sections.h (a trap, instruction lengths, the instruction that arms, the
+ *    register of the instruction pointer), test/descriptors.pl, test/kernels/rows.
+ * 8. Prove it: the every-instruction test on a kernel of that architecture, at -O0 and -O2, with
+ *    and without -fPIC, in each mode; then the storms (-icount; they must abort). See it fail with
+ *    each PERCPU_BREAK_*. Until then PERCPU_RSEQ_SECTIONS stays 0.
  */
 
 #if defined(__GNUC__)

@@ -120,14 +120,21 @@ if have gcc; then
 fi
 
 # ---- Other processors
-for arch in x86_64 aarch64 riscv64; do
+for triplet in x86_64-linux-gnu aarch64-linux-gnu riscv64-linux-gnu arm-linux-gnueabihf i686-linux-gnu \
+    loongarch64-linux-gnu mips64el-linux-gnuabi64; do
+    arch=${triplet%%-*} cc=$triplet-gcc prefix=$triplet- more=
     [ $arch = "$(uname -m)" ] && continue
-    cc=$arch-linux-gnu-gcc
-    have $cc || { skipped $arch "no $cc"; continue; }
-    for opt in -O2 "-O2 -static" "-O2 -fPIC -shared" "-O2 -no-pie -fno-pic"; do
+    if [ $arch = i686 ] && ! have $cc && [ "$(uname -m)" = x86_64 ] \
+        && echo 'int main(void) { return 0; }' | gcc -m32 -x c - -o "$tmp/empty" 2>/dev/null; then
+        cc="gcc -m32 -idirafter /usr/include/x86_64-linux-gnu" prefix=
+    fi
+    have ${cc%% *} || { skipped $arch "no $cc"; continue; }
+    [ $arch = arm ] && more="-O2@-marm@-march=armv8-a+simd"
+    [ $arch = i686 ] && more="-O2@-march=i686@-msse2"
+    for opt in -O2 "-O2 -static" "-O2 -fPIC -shared" "-O2 -no-pie -fno-pic" ${more:+"${more//@/ }"}; do
         # shellcheck disable=SC2086
         compiled "$arch $opt" $cc $flags $opt test/test_sections.c -o "$tmp/$arch" &&
-            verify "$arch $opt" "$tmp/$arch" $arch-linux-gnu-
+            verify "$arch $opt" "$tmp/$arch" $prefix
     done
 done
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# What the compilers make of the hot paths: how many instructions and loads, no call, no lock. The numbers are in
-# the names of the results. Then: the boundaries that test_sections traps are those of the
-# disassembler; and a debugger gets over an operation.
+# What the compilers make of the hot paths: how many instructions and loads, no call, no lock. The
+# numbers are in the names of the results. Then: the boundaries that test_sections traps are those
+# of the disassembler; and a debugger gets over an operation.
 cd "$(dirname "$0")/.." || exit 2
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/disasm.XXXXXX") || exit 2
 trap 'rm -rf "$tmp"' EXIT
@@ -76,8 +76,8 @@ cpu_hint() {
     result $? "$1: percpu_cpu_raw() is $total instructions, $loads loads, no branch" "$tmp/hot"
 }
 
-# operation NAME OBJDUMP FILE FUNCTION COMMIT SKIP MOST: no call or lock; at most MOST instructions that do not
-# match SKIP, which names the load of the offset and its test.
+# operation NAME OBJDUMP FILE FUNCTION COMMIT SKIP MOST: no call or lock; at most MOST instructions
+# that do not match SKIP, which names the load of the offset and its test.
 operation() {
     local all count
     function_of "$2" "$3" "$4" | awk '/^endbr|^bti/ { next } { print }' >"$tmp/function"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# check_install.sh - install, use in every way that the README names, uninstall; and whether the user's
-# CC, CFLAGS and so on get where they belong. Paths have spaces, the umask is a strict one.
+# check_install.sh - install, use in every way that the README names, uninstall; and whether the
+# user's CC, CFLAGS and so on get where they belong. Paths have spaces, the umask is a strict one.
 #
 # Seen to fail: with files that only root may read (umask 077); with -I of a path that has a space
 # unquoted; with a CMake package that names where it was built for instead of where it is; with a
@@ -12,8 +12,9 @@ top=$PWD
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/percpu install.XXXXXX") || exit 2
 trap 'rm -rf "$tmp"' EXIT
 # What `make check` was given is not meant for the makes here.
-unset MAKEFLAGS MFLAGS MAKEOVERRIDES GNUMAKEFLAGS MAKELEVEL CC CXX CFLAGS CXXFLAGS LDFLAGS PREFIX DESTDIR \
-    INCLUDEDIR PKGCONFIGDIR CMAKEDIR PKG_CONFIG_PATH PKG_CONFIG_LIBDIR PKG_CONFIG_SYSROOT_DIR GLIBC_TUNABLES
+unset MAKEFLAGS MFLAGS MAKEOVERRIDES GNUMAKEFLAGS MAKELEVEL CC CXX CFLAGS CXXFLAGS LDFLAGS PREFIX \
+    DESTDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR PKG_CONFIG_PATH PKG_CONFIG_LIBDIR \
+    PKG_CONFIG_SYSROOT_DIR GLIBC_TUNABLES
 n=0 failed=0
 have() { command -v "$1" >/dev/null 2>&1; }
 skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
@@ -33,7 +34,8 @@ run() { # NAME COMMAND...
     timeout 120 "$@" >"$tmp/err" 2>&1
     result $? "$name"
 }
-version=$(awk '$2 ~ /^PERCPU_VERSION_(MAJOR|MINOR|PATCH)$/ { printf "%s%s", dot, $3; dot = "." }' percpu.h)
+version=$(awk '$2 ~ /^PERCPU_VERSION_(MAJOR|MINOR|PATCH)$/ { printf "%s%s", dot, $3; dot = "." }' \
+    percpu.h)
 major=${version%%.*}
 wanted="1000 hits, percpu $version"
 says() { # NAME PROGRAM [WANTED]
@@ -57,17 +59,21 @@ check_install() { # NAME ROOT MAKE-ARGUMENTS...: ROOT is where everything has to
     result $? "$name: make install"
     files_in "$root" >"$tmp/err"
     # shellcheck disable=SC2154
-    [ "$(cat "$tmp/err")" = "$(printf './%s\n' "$under$include/percpu.h" "$under$include/rseq_abi.h" \
-        "${under}share/cmake/percpu/percpu-config-version.cmake" "${under}share/cmake/percpu/percpu-config.cmake" \
+    [ "$(cat "$tmp/err")" = "$(printf './%s\n' \
+        "$under$include/percpu.h" "$under$include/rseq_abi.h" \
+        "${under}share/cmake/percpu/percpu-config-version.cmake" \
+        "${under}share/cmake/percpu/percpu-config.cmake" \
         "${under}share/pkgconfig/percpu.pc" | sort | tr '\n' ' ')" ]
     result $? "$name: five files, where they belong"
-    cmp percpu.h "$root/$under$include/percpu.h" >"$tmp/err" 2>&1 && cmp rseq_abi.h "$root/$under$include/rseq_abi.h" >>"$tmp/err" 2>&1
+    cmp percpu.h "$root/$under$include/percpu.h" >"$tmp/err" 2>&1 &&
+        cmp rseq_abi.h "$root/$under$include/rseq_abi.h" >>"$tmp/err" 2>&1
     result $? "$name: the headers are the tree's"
     bad=$(find "$root" -type f ! -perm 644)
     find "$root" -type f -exec ls -l {} + >"$tmp/err"
     [ -z "$bad" ]
     result $? "$name: readable by all, whatever the umask"
-    grep -rF "${staged:-no such text}" "$root" --include='percpu*.pc' --include='*.cmake' >"$tmp/err"
+    grep -rF "${staged:-no such text}" "$root" --include='percpu*.pc' --include='*.cmake' \
+        >"$tmp/err"
     [ $? = 1 ]
     result $? "$name: nothing mentions the staging directory"
 }
@@ -79,7 +85,8 @@ check_uninstall() { # NAME ROOT MAKE-ARGUMENTS...
     mk uninstall "$@" >"$tmp/err" 2>&1
     result $? "$name: make uninstall"
     find "$root" >"$tmp/err"
-    [ "$(files_in "$root")" = "./${under}include/other.h " ] && [ -d "$root/${under}share/doc/other" ]
+    [ "$(files_in "$root")" = "./${under}include/other.h " ] &&
+        [ -d "$root/${under}share/doc/other" ]
     result $? "$name: uninstall leaves what is not its own"
     rm -rf "${root:?}/${under}include/other.h" "$root/${under}share/doc"
     mk install "$@" >/dev/null 2>&1
@@ -93,11 +100,13 @@ check_uninstall() { # NAME ROOT MAKE-ARGUMENTS...
 # The consumers below use what the cases leave installed.
 prefix="$tmp/opt x"
 under='' check_install "PREFIX with a space" "$prefix" PREFIX="$prefix"
-staged=$tmp/stage\ 1 under=usr/ check_install "DESTDIR with a space" "$tmp/stage 1" DESTDIR="$tmp/stage 1" PREFIX=/usr
-under='' root_include=include/percpu-headers check_install "INCLUDEDIR" "$tmp/headers" PREFIX="$tmp/headers" \
-    INCLUDEDIR="$tmp/headers/include/percpu-headers"
+staged=$tmp/stage\ 1 under=usr/ check_install "DESTDIR with a space" "$tmp/stage 1" \
+    DESTDIR="$tmp/stage 1" PREFIX=/usr
+under='' root_include=include/percpu-headers check_install "INCLUDEDIR" "$tmp/headers" \
+    PREFIX="$tmp/headers" INCLUDEDIR="$tmp/headers/include/percpu-headers"
 mkdir -p "$tmp/relative"
-(cd "$tree" && umask 022 && make -s install DESTDIR="../relative" PREFIX=/usr/local) >"$tmp/err" 2>&1 &&
+(cd "$tree" && umask 022 && make -s install DESTDIR="../relative" PREFIX=/usr/local) \
+    >"$tmp/err" 2>&1 &&
     [ -f "$tmp/relative/usr/local/include/percpu.h" ]
 result $? "a relative DESTDIR"
 
@@ -111,7 +120,8 @@ compile() { # NAME COMPILER FLAGS(quoted for the shell) [WANTED]
         skip "$1" "no ${2%% *} here"
         return
     fi
-    eval "$2 -Wall -Wextra -Werror $3 $main/main.c -o \"\$tmp/consumer\"" >"$tmp/err" 2>&1 && says "$1" "$tmp/consumer" && return
+    eval "$2 -Wall -Wextra -Werror $3 $main/main.c -o \"\$tmp/consumer\"" >"$tmp/err" 2>&1 &&
+        says "$1" "$tmp/consumer" && return
     rc=$?
     [ $rc = 0 ] || result 1 "$1: does not compile"
 }
@@ -130,13 +140,16 @@ if have pkg-config; then
     PKG_CONFIG_LIBDIR=$prefix/share/pkgconfig pkg-config --libs percpu >"$tmp/err" 2>&1
     [ -z "$(tr -d ' \n' <"$tmp/err")" ]
     result $? "pkg-config --libs: nothing to link"
-    flags=$(PKG_CONFIG_SYSROOT_DIR="$tmp/stage 1" PKG_CONFIG_LIBDIR="$tmp/stage 1/usr/share/pkgconfig" PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 \
-        pkg-config --cflags percpu)
+    staged_pc="$tmp/stage 1/usr/share/pkgconfig"
+    flags=$(PKG_CONFIG_SYSROOT_DIR="$tmp/stage 1" PKG_CONFIG_LIBDIR="$staged_pc" \
+        PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 pkg-config --cflags percpu)
     compile "pkg-config on a staged tree (sysroot)" gcc "$flags"
-    flags=$(PKG_CONFIG_LIBDIR="$tmp/stage 1/usr/share/pkgconfig" pkg-config --define-variable=prefix="$tmp/stage 1/usr" --cflags percpu)
+    flags=$(PKG_CONFIG_LIBDIR="$staged_pc" \
+        pkg-config --define-variable=prefix="$tmp/stage 1/usr" --cflags percpu)
     compile "pkg-config on a tree that was moved (prefix redefined)" gcc "$flags"
     (cd "$tmp" && cp "$top/$main/main.c" "$top/$main/Makefile" . &&
-        PKG_CONFIG_LIBDIR="$prefix/share/pkgconfig" make -s consumer) >"$tmp/err" 2>&1 && says "a Makefile with pkg-config" "$tmp/consumer" ||
+        PKG_CONFIG_LIBDIR="$prefix/share/pkgconfig" make -s consumer) >"$tmp/err" 2>&1 &&
+        says "a Makefile with pkg-config" "$tmp/consumer" ||
         result 1 "a Makefile with pkg-config: does not build"
 else
     skip "pkg-config" "no pkg-config here"
@@ -151,9 +164,10 @@ cmake_consumer() { # NAME COMPILER CMAKE-ARGUMENTS...
         return
     fi
     dir="$tmp/cmake build" && rm -rf "$dir"
-    timeout 300 cmake -S $main -B "$dir" -DCMAKE_C_COMPILER="$cc" -DCMAKE_C_FLAGS="-Wall -Wextra -Werror" \
-        "$@" >"$tmp/err" 2>&1 &&
-        timeout 300 cmake --build "$dir" >>"$tmp/err" 2>&1 && ! grep -i 'CMake.*Warning' "$tmp/err" >/dev/null ||
+    timeout 300 cmake -S $main -B "$dir" -DCMAKE_C_COMPILER="$cc" \
+        -DCMAKE_C_FLAGS="-Wall -Wextra -Werror" "$@" >"$tmp/err" 2>&1 &&
+        timeout 300 cmake --build "$dir" >>"$tmp/err" 2>&1 &&
+        ! grep -i 'CMake.*Warning' "$tmp/err" >/dev/null ||
         { result 1 "$name: does not build"; return; }
     says "$name" "$dir/consumer"
 }
@@ -183,11 +197,14 @@ asked() { # NAME VERSION ANSWER
 }
 if have cmake; then
     for cc in gcc clang musl-gcc; do
-        cmake_consumer "find_package(percpu $major.1), $cc" $cc -DCMAKE_PREFIX_PATH="$prefix" -DPERCPU_WANTED="${version%.*}"
+        cmake_consumer "find_package(percpu $major.1), $cc" $cc -DCMAKE_PREFIX_PATH="$prefix" \
+            -DPERCPU_WANTED="${version%.*}"
     done
-    cmake_consumer "find_package(percpu), INCLUDEDIR" gcc -DCMAKE_PREFIX_PATH="$tmp/headers" -DPERCPU_WANTED=
+    cmake_consumer "find_package(percpu), INCLUDEDIR" gcc -DCMAKE_PREFIX_PATH="$tmp/headers" \
+        -DPERCPU_WANTED=
     cmake_consumer "find_package on a staged tree" gcc -DCMAKE_PREFIX_PATH="$tmp/stage 1/usr"
-    cmake_versions "$prefix" any "$version" "${version%.*}" "${version}_EXACT" "${version%.*}_EXACT" "$major.99" "$((major + 1)).0" "$((major + 1))"
+    cmake_versions "$prefix" any "$version" "${version%.*}" "${version}_EXACT" \
+        "${version%.*}_EXACT" "$major.99" "$((major + 1)).0" "$((major + 1))"
     asked "find_package(percpu) finds $version" any "found $version"
     asked "find_package(percpu $version)" "$version" "found $version"
     asked "find_package(percpu ${version%.*})" "${version%.*}" "found $version"
@@ -197,7 +214,8 @@ if have cmake; then
     asked "another major version is refused" "$((major + 1)).0" refused
     asked "another major version alone is refused" "$((major + 1))" refused
     # The macros are the single source; and a later major version does not pass for this one.
-    sed "s/^#define PERCPU_VERSION_MAJOR .*/#define PERCPU_VERSION_MAJOR $((major + 1))/" percpu.h >"$tree/percpu.h"
+    sed "s/^#define PERCPU_VERSION_MAJOR .*/#define PERCPU_VERSION_MAJOR $((major + 1))/" \
+        percpu.h >"$tree/percpu.h"
     mk install PREFIX="$tmp/next" >"$tmp/err" 2>&1
     cp percpu.h "$tree/percpu.h"
     later=$((major + 1)).${version#*.}
@@ -207,15 +225,15 @@ if have cmake; then
     asked "with $later installed: $later" "$later" "found $later"
     asked "with $later installed: $((major + 1))" "$((major + 1))" "found $later"
     if have pkg-config; then
-        [ "$(PKG_CONFIG_LIBDIR=$tmp/next/share/pkgconfig pkg-config --modversion percpu)" = "$later" ]
+        next_pc=$tmp/next/share/pkgconfig
+        [ "$(PKG_CONFIG_LIBDIR=$next_pc pkg-config --modversion percpu)" = "$later" ]
         result $? "with $later installed: pkg-config says so"
     fi
     # ---- FetchContent: the tree has no CMakeLists.txt, and needs none
     (cd "$tmp" && tar czf "$tmp/percpu.tar.gz" "a tree")
-    for cc in gcc musl-gcc; do
-        cmake_consumer "FetchContent of an archive, $cc" $cc -DPERCPU_FETCH="$tmp/percpu.tar.gz"
-        cmake_consumer "FetchContent of a directory, $cc" $cc -DPERCPU_FETCH=. -DFETCHCONTENT_SOURCE_DIR_PERCPU="$tree"
-    done
+    cmake_consumer "FetchContent of an archive, gcc" gcc -DPERCPU_FETCH="$tmp/percpu.tar.gz"
+    cmake_consumer "FetchContent of a directory, musl-gcc" musl-gcc -DPERCPU_FETCH=. \
+        -DFETCHCONTENT_SOURCE_DIR_PERCPU="$tree"
 else
     skip "find_package and FetchContent" "no cmake here"
 fi
@@ -227,8 +245,10 @@ for cc in gcc musl-gcc; do
         continue
     fi
     rm -rf "$tmp/meson build"
-    CC=$cc PKG_CONFIG_LIBDIR="$prefix/share/pkgconfig" timeout 300 meson setup "$tmp/meson build" $main >"$tmp/err" 2>&1 &&
-        timeout 300 ninja -C "$tmp/meson build" >>"$tmp/err" 2>&1 && says "meson dependency('percpu'), $cc" "$tmp/meson build/consumer" ||
+    CC=$cc PKG_CONFIG_LIBDIR="$prefix/share/pkgconfig" \
+        timeout 300 meson setup "$tmp/meson build" $main >"$tmp/err" 2>&1 &&
+        timeout 300 ninja -C "$tmp/meson build" >>"$tmp/err" 2>&1 &&
+        says "meson dependency('percpu'), $cc" "$tmp/meson build/consumer" ||
         result 1 "meson dependency('percpu'), $cc: does not build"
 done
 
@@ -254,11 +274,19 @@ mk >"$tmp/default" 2>&1 && mk help 2>&1 | cmp -s - "$tmp/default"
 result $? "make alone is make help"
 
 mkdir -p "$tmp/bin"
-for c in mycc mycxx gcc g++ musl-gcc; do # compilers that keep a record
-    case $c in mycc) real=$(command -v gcc) ;; mycxx) real=$(command -v g++) ;; *) real=$(command -v $c) ;; esac
-    [ -n "$real" ] || continue
-    printf '#!/bin/sh\necho "%s $*" >>"%s"\nexec "%s" "$@"\n' $c "$tmp/log" "$real" >"$tmp/bin/$c"
-    chmod +x "$tmp/bin/$c"
+# Compilers that keep a record; what they make does nothing.
+cat >"$tmp/bin/recorder" <<'END'
+#!/bin/sh
+echo "${0##*/} $*" >>"${0%/*}/../log"
+while [ $# -gt 1 ]; do
+    [ "$1" = -o ] && echo '#!/bin/sh' >"$2" && chmod +x "$2"
+    shift
+done
+END
+chmod +x "$tmp/bin/recorder"
+for c in mycc mycxx gcc g++ musl-gcc; do
+    case $c in mycc) real=gcc ;; mycxx) real=g++ ;; *) real=$c ;; esac
+    ! have $real || ln -s recorder "$tmp/bin/$c"
 done
 logged() { # NAME TARGET PATTERN COUNT COMMAND...: COUNT compilations of TARGET match; "all" of them
     local name=$1 target=$2 pattern=$3 total
@@ -267,12 +295,14 @@ logged() { # NAME TARGET PATTERN COUNT COMMAND...: COUNT compilations of TARGET 
     PATH="$tmp/bin:$PATH" timeout 300 "$@" -s -C "$tree" "$target" >"$tmp/out" 2>&1
     { cat "$tmp/log"; tail -3 "$tmp/out"; } >"$tmp/err"
     total=$(grep -c ' -o ' "$tmp/log")
-    [ "$total" -gt 0 ] && [ "$(grep -Ec -e "$pattern.* -o |^.* -o .*$pattern" "$tmp/log")" = "$total" ]
+    [ "$total" -gt 0 ] &&
+        [ "$(grep -Ec -e "$pattern.* -o |^.* -o .*$pattern" "$tmp/log")" = "$total" ]
     result $? "$name"
     rm -rf "$tree/build"
 }
 if [ -x "$tmp/bin/gcc" ]; then
-    logged "CFLAGS reach each compilation of the selftest" selftest ' -DPROBE=1 ' make CFLAGS=-DPROBE=1
+    logged "CFLAGS reach each compilation of the selftest" selftest ' -DPROBE=1 ' \
+        make CFLAGS=-DPROBE=1
     logged "also from the environment" selftest ' -DPROBE=1 ' env CFLAGS=-DPROBE=1 make
     logged "LDFLAGS reach each link of the selftest" selftest ' -Wl,-z,now' make LDFLAGS=-Wl,-z,now
     : >"$tmp/log"
@@ -283,7 +313,8 @@ if [ -x "$tmp/bin/gcc" ]; then
     rm -rf "$tree/build"
     for flavor in gcc gcc-static gcc-lto musl gxx; do
         case $flavor in musl) have musl-gcc || continue ;; gxx) have g++ || continue ;; esac
-        make -n -C "$tree" build/t/$flavor/test_example CFLAGS=-DPROBE=1 CXXFLAGS=-DPROBE=2 LDFLAGS=-Wl,-z,now >"$tmp/err" 2>&1
+        make -n -C "$tree" build/t/$flavor/test_example CFLAGS=-DPROBE=1 CXXFLAGS=-DPROBE=2 \
+            LDFLAGS=-Wl,-z,now >"$tmp/err" 2>&1
         probe=1
         [ $flavor != gxx ] || probe=2
         grep -Eq -e " -DPROBE=$probe .*test/test_example.c .*-Wl,-z,now" "$tmp/err"

@@ -11,8 +11,12 @@
 # elsewhere before it, where nobody looks until they commit, and only these forms are taken for that:
 #   the link of a node being pushed    %rdx -> (node,next)      x11 -> [node, next]      t2 -> 0(t3)
 #   the idle one of a gauge's buffers  8(%r10), 16(%r10)        [x11, #8], [x11, #16]    8(t2), 16(t2)
+# i386: the row is (%edx) or (%edi); %eax -> (node,next); 4 to 16(out); a time may go to the stack.
+# arm: the row is [lr]; r3 -> [node, next]; [r3, #8] to [r3, #20].
+# mips64: as riscv64, registers of the same names. loongarch64: $t5, 0; $t6 -> $t7, 0; $t6, 8 and $t6, 16.
 use strict;
 use warnings;
+no warnings "portable"; # addresses have 64 bits
 
 my ($prefix, $collected) = ("", 0);
 if (@ARGV > 1 && $ARGV[0] eq "-g") { shift; $collected = 1 }
@@ -27,9 +31,10 @@ sub tool {
     return @lines;
 }
 
-my ($machine, @sections);
+my ($machine, $big, @sections);
 for (tool("readelf", "-hSW", $file)) {
     $machine = $1 if /^\s*Machine:\s*(.*\S)/;
+    $big = 1 if /^\s*Data:.*big endian/;
     push @sections, {name => $1, type => $2, at => hex $3, off => hex $4, size => hex $5}
         if /^\s*\[\s*\d+\]\s+(\S+)\s+(\S+)\s+([0-9a-f]+)\s+([0-9a-f]+)\s+([0-9a-f]+)/;
 }
@@ -37,6 +42,10 @@ my %arch = (
     "Advanced Micro Devices X86-64" => "x86_64",
     "AArch64" => "aarch64",
     "RISC-V" => "riscv64",
+    "Intel 80386" => "i386",
+    "ARM" => "arm",
+    "LoongArch" => "loongarch64",
+    "MIPS R3000" => "mips64",
 );
 my $arch = $arch{$machine} or do { print "no sections for $machine\n"; exit 2 };
 my ($cs) = grep { $_->{name} eq "__rseq_cs" } @sections;
@@ -66,12 +75,12 @@ for (tool("readelf", "-rW", $file)) {
     my ($at, $type, $rest) = (hex $1, $2, $3);
     $relocated{$at} = hex $1 if $type =~ /_RELATIV/ && $rest =~ /^([0-9a-f]+)$/;
     $relocated{$at} = hex($1) + hex($2 // 0)
-        if $type =~ /^R_(X86_64_64|AARCH64_ABS64|RISCV_64)$/
+        if $type =~ /^R_(X86_64_64|AARCH64_ABS64|RISCV_64|LARCH_64)$/
         && $rest =~ /^([0-9a-f]{16})\s+\S+(?:\s\+\s([0-9a-f]+))?/;
 }
 
-sub word64 { my $at = shift; return $relocated{$at} // unpack "Q<", bytes($at, 8) }
-sub word32 { return unpack "V", bytes(shift, 4) }
+sub word64 { my $at = shift; return $relocated{$at} // unpack $big ? "Q>" : "Q<", bytes($at, 8) }
+sub word32 { return unpack $big ? "N" : "V", bytes(shift, 4) }
 
 # ---- The instructions around the sections
 my @sites;
@@ -94,10 +103,15 @@ for (tool("objdump", "-d", "-w", "--no-show-raw-insn", sprintf("--start-address=
     $last = $at;
 }
 
-my %signature = (x86_64 => 0x53053053, aarch64 => 0xd428bc00, riscv64 => 0xf1401073);
+my %signature = (x86_64 => 0x53053053, aarch64 => 0xd428bc00, riscv64 => 0xf1401073,
+    i386 => 0x53053053, arm => 0xe7f5def3, loongarch64 => 0x002a0010, mips64 => 0x0350000d);
 my %forbidden = (
     x86_64 => qr/^(notrack\s+)?(call|ret|syscall|sysenter|int|int3|hlt|jmp|push|pop|xchg|cmpxchg|rep\w*|lock|movs[bwlq]|stos|lods|scas|cmps|ud)\b/,
     aarch64 => qr/^(bl|blr|b(?!\.)|br|ret|svc|brk|hvc|stp|ld\w*xr\w*|st\w*xr\w*|swp\w*|cas\w*|ldadd\w*|dc|ic)\b/,
+    i386 => qr/^(notrack\s+)?(call|ret|sysenter|int|int3|hlt|jmp|push|pop|xchg|cmpxchg|rep\w*|lock(?!\s+orl\s+\$0x0,\(%esp\)$)|movs[bwl]|stos|lods|scas|cmps|ud)\b/,
+    arm => qr/^(bl|blx|bx|b(\.[nw])?|push|pop|ldm\w*|stm\w*|svc|udf|bkpt|ld[ra]e\w*|st[rl]e\w*|strd|it\w*)\s/,
+    loongarch64 => qr/^(bl?|jirl|jr|ret|syscall|break|ll\.\w+|sc\.\w+|am\w+)\s/,
+    mips64 => qr/^(b|bal|j|jr|jal|jalr|syscall|break|teq|lld?|scd?|[sl][dw][lr])\s/,
     riscv64 => qr/^(jal|jalr|call|tail|ret|jr|ecall|ebreak|lr\.\w+|sc\.\w+|amo\w+)\b/,
 );
 # What reads its memory operand only.
@@ -106,22 +120,28 @@ my $reads_x86 = qr/^(cmp|test|lea|lfence|nop|j)/;
 sub memory_stored {    # the operand that an instruction writes to, if that is memory
     my $text = shift;
     $text =~ s/\s+<.*|\s+\/\/.*//;
-    $text =~ s/\s+#.*// unless $arch eq "aarch64"; # there it is an immediate
-    if ($arch eq "x86_64") {
+    $text =~ s/\s+#.*// unless $arch =~ /^a/; # there it is an immediate
+    $text =~ s/\s+@.*//;
+    return $text =~ /(\[.*\])/ ? $1 : undef if $arch eq "arm" && $text =~ /^st/;
+    if ($arch =~ /86/) {
         return if $text =~ $reads_x86;
         return $1 if $text =~ /(?:^\S+\s+|,)((?:%fs:)?-?(?:0x[0-9a-f]+)?\([^)]*\))$/;
-        return $1 if $text =~ /,(%fs:\S+)$/;
+        return $1 if $text =~ /,(%[fg]s:\S+|0x[0-9a-f]+)$/;
         return;
     }
     return $text =~ /(\[.*\])/ ? $1 : undef if $arch eq "aarch64" && $text =~ /^(st|stl)\w*\s/;
-    return $text =~ /,(-?\d*\(\w+\))$/ ? $1 : undef if $arch eq "riscv64" && $text =~ /^s[bhwd]\s/;
+    return $text =~ /,(-?\d*\(\w+\))$/ ? $1 : undef if $arch =~ /riscv|mips/ && $text =~ /^s[bhwd]\s/;
+    return $text =~ /,\s*(\$\w+, -?\w+)\s*$/ ? $1 : undef if $arch eq "loongarch64" && $text =~ /^stx?(ptr)?\./;
     return;
 }
 
 sub is_row {
     my $to = shift;
     return $to =~ /^(?:0x0)?\((%r\w+,%rcx(,1)?|%rcx,%r\w+(,1)?|%rcx)\)$/ if $arch eq "x86_64";
+    return $to =~ /^(?:0x0)?\(%ed[xi]\)$|^-?0x[0-9a-f]+\(%e[sb]p\)$|^\(%esp\)$/ if $arch eq "i386";
+    return $to eq "[lr]" if $arch eq "arm";
     return $to eq "[x10]" if $arch eq "aarch64";
+    return $to eq "\$t5, 0" if $arch eq "loongarch64";
     return $to eq "0(t1)";
 }
 
@@ -131,9 +151,22 @@ sub is_private {
         return 1 if $to =~ /^0x(8|10)\(%r10\)$/;
         return $text =~ /^mov\s+%rdx,/ && $to =~ /^(?:0x0)?\((%r\w+),(%r\w+)(,1)?\)$/ && $1 ne "%rcx" && $2 ne "%rcx";
     }
+    if ($arch eq "i386") {
+        return 1 if $text =~ /^mov\s+%e[ad]x,/ && $to =~ /^-?(0x[0-9a-f]+)?\(%e(\w\w)\)$/ && $2 =~ /^[sb]p$/;
+        return 1 if $text =~ /^mov\s+%e[ad]x,/ && $to =~ /^0x(4|8|c|10)\(%e(\w\w)\)$/ && $2 !~ /^(ax|cx|dx|di)$/;
+        return 1 if $text =~ /^lock orl/;
+        return $text =~ /^mov\s+%eax,/ && $to =~ /^(?:0x0)?\((%e\w\w),(%e\w\w)(,1)?\)$/ && $1 ne "%edx" && $2 ne "%edx";
+    }
+    if ($arch eq "arm") {
+        return 1 if $to =~ /^\[r3, #(8|12|16|20)\]$/;
+        return $text =~ /^str(\.w)?\s+r3,/ && $to =~ /^\[(\w+), (\w+)\]$/ && $1 ne "lr" && $2 ne "lr";
+    }
     if ($arch eq "aarch64") {
         return 1 if $to =~ /^\[x11, #(8|16)\]$/;
         return $text =~ /^str\s+x11,/ && $to =~ /^\[x(\d+), x(\d+)\]$/ && $1 != 10 && $2 != 10;
+    }
+    if ($arch eq "loongarch64") {
+        return $to =~ /^\$t6, (8|16)$/ || ($text =~ /^st\.d\s+\$t6,/ && $to eq "\$t7, 0");
     }
     return $to =~ /^(8|16)\(t2\)$/ || ($text =~ /^sd\s+t2,/ && $to eq "0(t3)");
 }
@@ -147,6 +180,22 @@ sub check_arming {
         $good = @i == 2 && $all =~ /^lea\s+\S+,%r11\s+# ([0-9a-f]+).*; mov\s+%r11,%fs:/;
     } elsif ($arch eq "aarch64") {
         $good = @i == 3 && $all =~ /^(?:nop|adrp\s+x9,.*); (?:add\s+x9, x9|adr\s+x9|nop).*; stu?r\s+x9, \[x\d+, #4\]$/;
+    } elsif ($arch eq "i386") {
+        $good = $all =~ /^mov\s+\S+,%eax; (?:mov\s+\$0x([0-9a-f]+)|mov\s+\S+,%ecx; lea\s+-?0x[0-9a-f]+\(%ecx\),%ecx; sub\s+\$0x[0-9a-f]+),%ecx; mov\s+%ecx,0x4\(%eax\)$/;
+        fault "%s: loads the address 0x%x", $where, hex $1 if $good && defined $1 && hex $1 != $s->{at};
+    } elsif ($arch eq "arm") {
+        $good = $all =~ /^movw\s+ip, #(\d+).*; movt\s+ip, #(\d+).*; add\s+ip, (?:ip, )?pc.*; str(\.w)?\s+ip, \[\w+, #4\]$/;
+        my $pc = $i[2] + ($s->{start} - $i[2] == 8 ? 8 : 4);    # two of 4 bytes in ARM, 2 and 4 in Thumb
+        fault "%s: loads the address 0x%x", $where, ($2 << 16 | $1) + $pc & 0xffffffff
+            if $good && (($2 << 16 | $1) + $pc & 0xffffffff) != $s->{at};
+    } elsif ($arch eq "loongarch64") {
+        $good = $all =~ /^pca(ddi|lau12i)\s+\$t4, (-?\d+)[^;]*; (?:addi\.d\s+\$t4, \$t4, (-?\d+)[^;]*; )?st\.d\s+\$t4, \$\w+, 4$/;
+        my $to = !$good ? 0 : $1 eq "ddi" ? $i[0] + 4 * $2 : (($i[0] & ~0xfff) + ($2 << 12)) + ($3 // 0);
+        fault "%s: loads the address 0x%x", $where, $to if $good && $to != $s->{at};
+    } elsif ($arch eq "mips64") { # a word between says how far away it is
+        $good = @i == 6 && $all =~ /^bal\s[^;]*; nop; [^;]*; lw\s+t0,0\(ra\); daddu\s+t0,t0,ra; sd\s+t0,4\(\w+\)$/;
+        my $to = $good ? $i[2] + unpack "l", pack "L", word32($i[2]) : 0;
+        fault "%s: loads the address 0x%x", $where, $to if $good && $to != $s->{at};
     } else {
         $good = $all =~ /^(?:auipc\s+t0,\w+; )?(?:add|mv|addi)\s+t0,.*; sd\s+t0,4\(\w+\)(?:\s+#.*)?$/;
     }
@@ -168,7 +217,7 @@ for my $s (@sites) {
     fault "%s: signature is 0x%x", $where, word32($s->{abort} - 4)
         if word32($s->{abort} - 4) != $signature{$arch};
     fault "%s: the signature is not inside an undefined instruction", $where
-        if $arch eq "x86_64" && bytes($s->{abort} - 7, 3) ne "\x0f\xb9\x3d";
+        if $arch =~ /86/ && bytes($s->{abort} - 7, 3) ne "\x0f\xb9\x3d";
 
     my (@arm, @in);
     for (my $at = $s->{restart}; $at < $s->{start}; $at = $next{$at}) {
@@ -190,10 +239,12 @@ for my $s (@sites) {
     my ($stores, $early) = (0, 0);
     for my $at (@in) {
         my $text = $insn{$at};
-        my $exit = $arch eq "riscv64" && $text =~ /^j\s+([0-9a-f]+)/ && $1 !~ /^0*$/
-            && (hex($1) < $s->{restart} || hex($1) >= $s->{post});
+        my $exit = ($arch eq "riscv64" && $text =~ /^j\s+([0-9a-f]+)/ && $1 !~ /^0*$/
+            || $arch eq "loongarch64" && $text =~ /^b\s.*# ([0-9a-f]+)/)
+            && (hex($1) < $s->{restart} || hex($1) >= $s->{post})
+            || $arch eq "mips64" && $text eq "jr\tt2" && $insn{$at - 4} eq "ld\tt2,40(t0)";
         fault "%s: 0x%x: %s", $where, $at, $text if $text =~ $forbidden{$arch} && !$exit;
-        if ($text =~ /^(?:j\w+|b\.\w+|cbn?z|tbn?z|b\w+)\s.*?\b([0-9a-f]{3,})\b(?: <|$)/) {
+        if ($text =~ /^(?:j\w+|b\.\w+|cbn?z|tbn?z|b[\w.]+)\s.*?\b([0-9a-f]{3,})\b(?: <|$)/) {
             my $to = hex $1;
             fault "%s: 0x%x jumps back: %s", $where, $at, $text if $to >= $s->{restart} && $to <= $at;
         }

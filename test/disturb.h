@@ -156,19 +156,27 @@ static inline void block_alarm(int how)
     pthread_sigmask(how, &set, (sigset_t *)0);
 }
 
-/* Signal @sig to this thread every @us. Raw system calls: libcs name the members differently. */
-static inline int start_timer(int sig, long us, int *id)
+/* Raw system calls: libcs name the members differently. musl on 32-bit machines has one name. */
+#ifndef SYS_timer_settime
+#define SYS_timer_settime SYS_timer_settime64
+#endif
+static inline int set_timer(int timer, long us)
+{
+    struct itimerspec every = {{0, us * 1000}, {0, us * 1000}};
+    return syscall(SYS_timer_settime, timer, 0, &every, (void *)0) == 0;
+}
+
+/* Signal @sig to this thread every @us. Return: 1; 0 if there is no such timer. */
+static inline int start_timer(int sig, long us, int *timer)
 {
     struct {
         void *value;
         int signo, notify, tid, rest[11];
     } event = {0, 0, 0, 0, {0}};
-    struct itimerspec every = {{0, us * 1000}, {0, us * 1000}};
     event.signo = sig;
     event.notify = 4; /* SIGEV_THREAD_ID */
     event.tid = (int)syscall(SYS_gettid);
-    return syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, id) == 0 &&
-           syscall(SYS_timer_settime, *id, 0, &every, (void *)0) == 0;
+    return syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, timer) == 0 && set_timer(*timer, us);
 }
 
 /* ---- Aborts: a storm in which no section was aborted has shown nothing. */

@@ -16,8 +16,9 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#if PERCPU_RSEQ_SECTIONS && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv) || \
-                             defined(__powerpc64__) || defined(__s390x__))
+#if PERCPU_RSEQ_SECTIONS && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv) ||   \
+                             defined(__powerpc64__) || defined(__s390x__) || defined(__i386__) || \
+                             defined(__arm__) || defined(__loongarch__) || defined(__mips__))
 #define SECTIONS_CAN_TRAP 1
 
 /* The linker's names for the ends of the descriptor section. */
@@ -27,10 +28,10 @@ extern const struct percpu_rseq_site sites_end[] __asm__("__stop___rseq_cs")
     __attribute__((visibility("hidden")));
 
 /*
- * x86-64 has two kinds of trap of one byte. int3 leaves the instruction pointer one byte into the
+ * x86 has two kinds of trap of one byte. int3 leaves the instruction pointer one byte into the
  * instruction; hlt, which user code may not execute, exactly at it.
  */
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__i386__)
 #define TRAP_KINDS 2
 #define TRAP_SIZE 1
 static const char *const trap_names[TRAP_KINDS] = {"int3", "hlt"};
@@ -58,6 +59,38 @@ static const char *const trap_names[TRAP_KINDS] = {"0x0001"};
 static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x00, 0x01}};
 static const int trap_signals[TRAP_KINDS] = {SIGILL}; /* SIGTRAP under a debugger only */
 static const unsigned trap_skips[TRAP_KINDS] = {2};
+#elif defined(__thumb__) /* the kernel's breakpoint, and the same in ARM */
+#define TRAP_KINDS 1
+#define TRAP_SIZE 2
+static const char *const trap_names[TRAP_KINDS] = {"0xde01"};
+static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x01, 0xde}};
+static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
+static const unsigned trap_skips[TRAP_KINDS] = {0};
+#elif defined(__arm__)
+#define TRAP_KINDS 1
+#define TRAP_SIZE 4
+static const char *const trap_names[TRAP_KINDS] = {"0xe7f001f0"};
+static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0xf0, 0x01, 0xf0, 0xe7}};
+static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
+static const unsigned trap_skips[TRAP_KINDS] = {0};
+#elif defined(__loongarch__)
+#define TRAP_KINDS 1
+#define TRAP_SIZE 4
+static const char *const trap_names[TRAP_KINDS] = {"break"};
+static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x00, 0x00, 0x2a, 0x00}};
+static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
+static const unsigned trap_skips[TRAP_KINDS] = {0};
+#elif defined(__mips__)
+#define TRAP_KINDS 1
+#define TRAP_SIZE 4
+static const char *const trap_names[TRAP_KINDS] = {"break"};
+#ifdef __MIPSEB__
+static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x00, 0x00, 0x00, 0x0d}};
+#else
+static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x0d, 0x00, 0x00, 0x00}};
+#endif
+static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
+static const unsigned trap_skips[TRAP_KINDS] = {0};
 #else
 #define TRAP_KINDS 1
 static const char *const trap_names[TRAP_KINDS] = {"ebreak"};
@@ -84,6 +117,14 @@ __attribute__((unused)) static uintptr_t trap_ip(const void *context)
     return (uintptr_t)uc->uc_mcontext.gp_regs[32]; /* nip */
 #elif defined(__s390x__)
     return (uintptr_t)uc->uc_mcontext.psw.addr;
+#elif defined(__i386__)
+    return (uintptr_t)uc->uc_mcontext.gregs[REG_EIP];
+#elif defined(__arm__)
+    return (uintptr_t)uc->uc_mcontext.arm_pc;
+#elif defined(__loongarch__)
+    return (uintptr_t)uc->uc_mcontext.__pc;
+#elif defined(__mips__)
+    return (uintptr_t)uc->uc_mcontext.pc;
 #else
     return (uintptr_t)uc->uc_mcontext.__gregs[0];
 #endif
@@ -100,25 +141,51 @@ __attribute__((unused)) static void trap_set_ip(void *context, uintptr_t ip)
     uc->uc_mcontext.gp_regs[32] = ip;
 #elif defined(__s390x__)
     uc->uc_mcontext.psw.addr = ip;
+#elif defined(__i386__)
+    uc->uc_mcontext.gregs[REG_EIP] = (greg_t)ip;
+#elif defined(__arm__)
+    uc->uc_mcontext.arm_pc = ip;
+#elif defined(__loongarch__)
+    uc->uc_mcontext.__pc = ip;
+#elif defined(__mips__)
+    uc->uc_mcontext.pc = ip;
 #else
     uc->uc_mcontext.__gregs[0] = ip;
 #endif
 }
 
+#ifdef __mips__
+static uint32_t insn_word(const unsigned char *i)
+{
+    uint32_t word;
+    memcpy(&word, i, sizeof word);
+    return word;
+}
+#endif
+
 /*
- * The length of the instruction at @i; 0: not one that sections consist of. On x86-64 these are the
+ * The length of the instruction at @i; 0: not one that sections consist of. On x86 these are the
  * encodings of rseq_abi.h's strings, with any registers and immediates; check_disasm.sh compares
  * with objdump.
  */
 __attribute__((unused)) static unsigned insn_length(const unsigned char *i)
 {
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__i386__)
     const unsigned char *s = i;
     unsigned imm = 0, mod, rm;
+#if defined(__x86_64__)
     if (*s == 0x64) /* fs: */
         s++;
     if ((*s & 0xf0) == 0x40) /* rex */
         s++;
+#else
+    if ((*s & 0xf8) == 0x40) /* inc */
+        return 1;
+    if ((*s & 0xf8) == 0xb8 || *s == 0xa1) /* mov: imm32, or eax from an address */
+        return 5;
+    if (*s == 0xf0) /* lock */
+        s++;
+#endif
     switch (*s++) {
     case 0x90: /* nop */
         return (unsigned)(s - i);
@@ -180,10 +247,19 @@ __attribute__((unused)) static unsigned insn_length(const unsigned char *i)
 #elif defined(__aarch64__)
     (void)i;
     return 4;
+#elif defined(__arm__)
+    return TRAP_SIZE == 4 || i[1] >= 0xe8 ? 4 : 2;
 #elif defined(__powerpc64__)
     return i[3] >> 2 == 1 ? 8 : 4;
 #elif defined(__s390x__)
     return i[0] < 0x40 ? 2 : i[0] < 0xc0 ? 4 : 6;
+#elif defined(__loongarch__)
+    (void)i;
+    return 4;
+#elif defined(__mips__)
+    /* A branch and its delay slot are one to the kernel; bal has a word behind that it skips. */
+    uint32_t word = insn_word(i), op = word >> 26;
+    return word >> 16 == 0x0411 ? 12 : op == 4 || op == 5 || word == 0x01c00008 ? 8 : 4;
 #else
     return (i[0] & 3) == 3 ? 4 : 2;
 #endif
@@ -196,6 +272,10 @@ __attribute__((unused)) static int insn_is_exit(const unsigned char *i)
     return (i[0] & 0x7f) == 0x6f || ((i[0] & 3) == 1 && (i[1] & 0xe0) == 0xa0); /* j */
 #elif defined(__powerpc64__)
     return i[3] >> 2 == 18; /* b */
+#elif defined(__loongarch__)
+    return i[3] >> 2 == 20; /* b */
+#elif defined(__mips__)
+    return insn_word(i) == 0xdd8e0028 || insn_word(i) == 0x01c00008; /* ld $14, 40($12); jr $14 */
 #else
     (void)i;
     return 0;
@@ -222,12 +302,24 @@ __attribute__((unused)) static int insn_arms(const unsigned char *i, unsigned n)
 #elif defined(__aarch64__)
     (void)i;
     return n == 2; /* adrp, add, str */
+#elif defined(__arm__)
+    (void)i;
+    return n == 3; /* movw, movt, add, str */
+#elif defined(__i386__)
+    (void)n;
+    return i[0] == 0x89 && i[1] == 0x48; /* mov %ecx, 4(%eax) */
 #elif defined(__powerpc64__)
     (void)n;
     return i[3] >> 2 == 62; /* std */
 #elif defined(__s390x__)
     (void)i;
     return n == 1; /* larl, stg */
+#elif defined(__loongarch__)
+    (void)n; /* the linker may make one of the two that load the address */
+    return i[3] == 0x29 && (i[2] & 0xc0) == 0xc0; /* st.d */
+#elif defined(__mips__)
+    (void)n;
+    return insn_word(i) >> 26 == 63; /* sd */
 #else
     (void)n; /* the linker may make one of the two that load the address */
     return (i[0] & 0x7f) == 0x23 || ((i[0] & 3) == 0 && (i[1] & 0xe0) == 0xe0); /* sd */

@@ -362,6 +362,8 @@ static struct owned *exchange[EXCHANGE]; /* objects change hands here: freed by 
 static unsigned model_rounds;
 static size_t model_largest = PERCPU_STRIDE;
 static int model_failures;
+static pthread_barrier_t model_peak; /* all hold at once what they have after their rounds */
+static int model_threads;
 
 static void *model(void *arg)
 {
@@ -388,6 +390,8 @@ static void *model(void *arg)
             bad += !owned_free(o);
         }
     }
+    if (model_threads)
+        pthread_barrier_wait(&model_peak);
     for (int i = 0; i < SLOTS; i++)
         if (slots[i].p)
             bad += !owned_free(&slots[i]);
@@ -415,7 +419,13 @@ static void random_model(void)
     model_clean_up();
     is(model_failures, 0, "one thread: every object zero at first, and nobody else's until freed");
     is(granules_in_use(), 0, "nothing left in use");
+    /*
+     * The barrier makes the two rounds comparable: without it a first round whose threads happen to
+     * run one after the other needs the arenas of one thread, and the second those of eight.
+     */
     model_rounds /= THREADS;
+    pthread_barrier_init(&model_peak, (const pthread_barrierattr_t *)0, THREADS);
+    model_threads = THREADS;
     for (int round = 0; round < 2; round++) {
         for (uintptr_t i = 0; i < THREADS; i++)
             pthread_create(&threads[i], (const pthread_attr_t *)0, model, (void *)(i + 2));
@@ -425,6 +435,8 @@ static void random_model(void)
             first = arenas();
     }
     model_clean_up();
+    model_threads = 0;
+    pthread_barrier_destroy(&model_peak);
     second = arenas();
     is(model_failures, 0, "8 threads, that free each other's objects: the same");
     is(granules_in_use(), 0, "nothing left in use");

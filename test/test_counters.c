@@ -138,7 +138,7 @@ static void events_out_of_range_are_ignored(void)
        "skipped only by the ancestor without the event");
     is(percpu_counters_sum(&top, 9999), 4, "last event");
     is(percpu_counters_sum(&top, 8192), 7, "an ancestor's event that the set itself lacks");
-    behind = &low.chunk[1][10000 % PERCPU_COUNTERS_CHUNK];
+    behind = &low.chunk[10000 / PERCPU_COUNTERS_CHUNK][10000 % PERCPU_COUNTERS_CHUNK];
     percpu_for_each_copy(behind, copy) touched |= __atomic_load_n(copy, __ATOMIC_RELAXED);
     is(touched, 0, "the memory behind the last event is not touched");
     is(percpu_counters_sum(&low, UINT_MAX) + percpu_counters_sum(&top, 10000), 0,

@@ -15,16 +15,16 @@
 #include "disturb.h"
 #include "plugins/seccomp.h"
 
-enum { MAX_THREADS = 24 };
+enum { MAX_THREADS = sizeof(percpu_word) == 8 ? 24 : 8 };
 enum who { ALL, NONE, HALF };
 
 struct object {
     uint32_t added32;
     uint32_t exchanged; /* a token */
     percpu_word added, returned, compared;
-    percpu_word bits; /* upper half: a bit per thread; lower half: a count */
+    percpu_word bits; /* on top a bit per thread, below a count */
 };
-#define COUNT_BITS (sizeof(percpu_word) * 4)
+#define COUNT_BITS (sizeof(percpu_word) * 8 - MAX_THREADS)
 
 struct worker {
     pthread_t thread;
@@ -194,7 +194,7 @@ int main(void)
 {
     char text[80];
     handle(SIGUSR1, give_way);
-    look_around(8); /* MAX_THREADS has room for two groups of as many */
+    look_around(MAX_THREADS / 3); /* there is room for two groups of as many, and 3 more */
     exact(ALL, "all");
     for (int more = 0; sections_at_start && aborts() == 0 && more < (HOLDS_SIGNALS ? 2 : 20);
          more++)

@@ -119,27 +119,29 @@ static uint64_t time_from, time_trapped; /* the case's start; the handler's end 
     WORD_OP(cmpxchg, n, r = this_cpu_cmpxchg(obj->w##n, expected, v), r = *w;                     \
             if (r == expected) *w = v)
 WORD_OPS(32)
+#if UINTPTR_MAX > 0xffffffffu
 WORD_OPS(64)
+#endif
 
 static NOINLINE uint64_t run_counter_add(const struct args *a)
 {
-    percpu_counter_add(&counter, a->v);
+    percpu_counter_add(&counter, (percpu_word)a->v);
     return 0;
 }
 static uint64_t model_counter_add(struct object *o, const struct args *a)
 {
-    o->counted += a->v;
+    o->counted += (percpu_word)a->v;
     return 0;
 }
 
 static NOINLINE uint64_t run_counters_add(const struct args *a)
 {
-    percpu_counters_add(&counters, 0, a->v);
+    percpu_counters_add(&counters, 0, (percpu_word)a->v);
     return 0;
 }
 static uint64_t model_counters_add(struct object *o, const struct args *a)
 {
-    o->event += a->v;
+    o->event += (percpu_word)a->v;
     return 0;
 }
 
@@ -187,6 +189,7 @@ static uint64_t model_drain(struct object *o, const struct args *a)
 }
 
 #define TICKS_NOW (~UINT64_C(0)) /* in a model: any time during the case */
+#ifdef PERCPU_RSEQ_OP_PUBLISH    /* or else neither is a section */
 static NOINLINE uint64_t run_gauge_set(const struct args *a)
 {
     double value;
@@ -215,6 +218,7 @@ static uint64_t model_stamp(struct object *o, const struct args *a)
     (void)a;
     return cpus[here];
 }
+#endif
 
 enum {
     EXITS_EARLY = 1, /* leaves before the commit: some boundaries are not reached */
@@ -244,15 +248,19 @@ static const struct op {
         "cmpxchg of another value u" #n, run_cmpxchg##n, model_cmpxchg##n, EXITS_EARLY           \
     }
     WORD_ENTRIES(32),
+#if UINTPTR_MAX > 0xffffffffu
     WORD_ENTRIES(64),
+#endif
     {"counter_add", run_counter_add, model_counter_add, 0},
     {"counters_add", run_counters_add, model_counters_add, 0},
     {"push", run_push_list, model_push_list, PUSH},
     {"push to empty", run_push_list2, model_push_list2, PUSH},
     {"pop", run_pop_list, model_pop_list, 0},
     {"pop from empty", run_pop_list2, model_pop_list2, EXITS_EARLY},
+#ifdef PERCPU_RSEQ_OP_PUBLISH
     {"gauge_set", run_gauge_set, model_gauge_set, PUBLISH},
     {"tscp_approx", run_stamp, model_stamp, 0},
+#endif
     {"drain", run_drain, model_drain, ACT_ONLY},
 };
 #define OPS (sizeof ops / sizeof ops[0])
@@ -275,12 +283,12 @@ static uint64_t ticks(void)
     uint64_t t;
     __asm__ volatile("isb\n\tmrs %0, cntvct_el0" : "=r"(t) : : "memory");
     return t;
-#elif defined(__powerpc64__) || defined(__s390x__)
-    return percpu_rseq_ticks_ordered();
-#else
+#elif defined(__riscv)
     uint64_t t;
     __asm__ volatile("rdtime %0" : "=r"(t) : : "memory");
     return t;
+#else
+    return percpu_priv_ticks_ordered();
 #endif
 }
 
@@ -305,8 +313,8 @@ static void initial(struct object *o, unsigned salt)
     o->guard3 = o->guard4 = o->guard5 = UINT64_C(0xa00000040000) + salt;
     o->w32 = 0x7ffffff0u + salt;
     o->w64 = UINT64_C(0x12345678fffffff0) + salt;
-    o->counted = UINT64_C(0xfffffff0) + salt;
-    o->event = UINT64_C(0x1fffffff0) + salt;
+    o->counted = 0xfffffff0u + salt;
+    o->event = (percpu_word)(UINT64_C(0x1fffffff0) + salt);
     o->gauge.stamped.seq = 6 + salt;
     o->gauge.stamped.buffer[0].value = 1000 + salt;
     o->gauge.stamped.buffer[0].ticks = 1;
@@ -514,13 +522,21 @@ static const struct percpu_rseq_site *find_site(const struct op *op, int kind,
     return t.found;
 }
 
+/* Is each half of @x, as it may have been written, one of @a or @b? */
+static int halves_of(uint64_t x, uint64_t a, uint64_t b)
+{
+    return ((uint32_t)x == (uint32_t)a || (uint32_t)x == (uint32_t)b) &&
+           (x >> 32 == a >> 32 || x >> 32 == b >> 32);
+}
+
 /* @dirty: an aborted section may have written the idle buffer, and nobody reads that. */
 static void compare_stamped(const struct percpu_rseq_stamped *real, struct percpu_rseq_stamped *m,
                             int dirty)
 {
     unsigned idle = (unsigned)~m->seq & 1;
-    if (dirty &&
-        (real->buffer[idle].value == t.args.v || real->buffer[idle].value == m->buffer[idle].value))
+    const uint64_t value = real->buffer[idle].value, was = m->buffer[idle].value;
+    if (dirty && (value == t.args.v || value == was ||
+                  (UINTPTR_MAX == 0xffffffffu && halves_of(value, t.args.v, was))))
         m->buffer[idle] = real->buffer[idle];
     for (unsigned b = 0; b < 2; b++) {
         uint64_t now = real->buffer[b].ticks;
@@ -847,7 +863,7 @@ int main(int argc, char **argv)
     if (!obj || sites_end - sites_begin > 4096)
         return 1;
     choose_cpus();
-    (void)run_inc64(&t.args); /* registers */
+    (void)run_inc32(&t.args); /* registers */
     make_handles();
     if (!make_sections_writable())
         skip_all("the system does not let code be patched");

@@ -35,10 +35,10 @@ static struct {
     void (*free)(void *);
 } next;
 
-/* Memory for those who allocate while dlsym is being asked (dlsym of old glibcs does). */
+/* Memory for a thread that allocates while it asks dlsym (dlsym of old glibcs does). */
 static char early[8192] __attribute__((aligned(16)));
 static size_t early_used;
-static int resolving;
+static __thread int resolving __attribute__((tls_model("initial-exec")));
 
 static void *early_alloc(size_t size)
 {
@@ -50,18 +50,29 @@ static int is_early(const void *p)
     return (const char *)p >= early && (const char *)p < early + sizeof early;
 }
 
-/* Return: the allocators behind this one are known. */
+static void resolve(void *slot, const char *name)
+{
+    __atomic_store_n((void **)slot, dlsym(RTLD_NEXT, name), __ATOMIC_RELEASE);
+}
+#define NEXT(name) __atomic_load_n(&next.name, __ATOMIC_RELAXED)
+
+/*
+ * Return: the allocators behind this one are known. Threads that come first at the same time each
+ * ask for themselves, and get the same: none waits, and none is refused memory meanwhile.
+ */
 static int ready(void)
 {
     if (__atomic_load_n(&next.free, __ATOMIC_ACQUIRE))
         return 1;
-    if (__atomic_exchange_n(&resolving, 1, __ATOMIC_ACQUIRE))
+    if (resolving)
         return 0;
-    *(void **)&next.malloc = dlsym(RTLD_NEXT, "malloc");
-    *(void **)&next.calloc = dlsym(RTLD_NEXT, "calloc");
-    *(void **)&next.realloc = dlsym(RTLD_NEXT, "realloc");
-    *(void **)&next.memalign = dlsym(RTLD_NEXT, "aligned_alloc");
-    __atomic_store_n((void **)&next.free, dlsym(RTLD_NEXT, "free"), __ATOMIC_RELEASE);
+    resolving = 1;
+    resolve(&next.malloc, "malloc");
+    resolve(&next.calloc, "calloc");
+    resolve(&next.realloc, "realloc");
+    resolve(&next.memalign, "aligned_alloc");
+    resolve(&next.free, "free"); /* the last: it says that all are known */
+    resolving = 0;
     return 1;
 }
 
@@ -77,12 +88,12 @@ static void *counted(void *p, size_t size)
 #define EXPORT __attribute__((visibility("default")))
 EXPORT void *malloc(size_t size)
 {
-    return counted(ready() ? next.malloc(size) : early_alloc(size), size);
+    return counted(ready() ? NEXT(malloc)(size) : early_alloc(size), size);
 }
 #ifdef __GLIBC__ /* musl's calloc calls malloc: it is counted there */
 EXPORT void *calloc(size_t n, size_t size)
 {
-    return counted(ready() ? next.calloc(n, size) : early_alloc(n * size), n * size);
+    return counted(ready() ? NEXT(calloc)(n, size) : early_alloc(n * size), n * size);
 }
 #endif
 EXPORT void free(void *p)
@@ -91,11 +102,11 @@ EXPORT void free(void *p)
         return;
     percpu_counters_inc(&counts, FREES);
     if (!is_early(p) && ready())
-        next.free(p);
+        NEXT(free)(p);
 }
 EXPORT void *realloc(void *p, size_t size)
 {
-    void *q = is_early(p) || !ready() ? early_alloc(size) : next.realloc(p, size);
+    void *q = is_early(p) || !ready() ? early_alloc(size) : NEXT(realloc)(p, size);
     if (q && is_early(p) && p != q)
         memmove(q, p,
                 size < (size_t)(early + sizeof early - (char *)p)
@@ -107,7 +118,7 @@ EXPORT void *realloc(void *p, size_t size)
 }
 EXPORT void *aligned_alloc(size_t align, size_t size)
 {
-    return counted(ready() ? next.memalign(align, size) : NULL, size);
+    return counted(ready() ? NEXT(memalign)(align, size) : NULL, size);
 }
 EXPORT void *memalign(size_t align, size_t size)
 {

@@ -8,9 +8,8 @@
  *
  *   storm     also demand that sections were aborted (a kernel that interrupts them, -icount)
  *   hotplug   take a CPU offline while workers are pinned there, and put it back, again and again
- *
- * Seen to fail: on a real arm64 6.19 with the gate of KERNEL_BROKEN forced open (-D
- * PERCPU_TEST_RELEASE): adds are lost, also those of signal handlers, and a node is in two hands.
+ *   lossy     for a kernel that does not abort reliably, with the gate of KERNEL_BROKEN forced open
+ *             (-D PERCPU_TEST_RELEASE): say what was lost; without that gate all of it would be
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -18,6 +17,9 @@
 #include "percpu.h"
 #include "tap.h"
 #include <fcntl.h>
+#ifdef __GLIBC__
+#include <gnu/libc-version.h>
+#endif
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -41,7 +43,7 @@ static struct percpu_counter counter, in_handlers;
 static struct percpu_freelist list;
 static struct node nodes[NODES];
 static unsigned long rounds, by_handlers, twice;
-static int stop;
+static int stop, lossy;
 static unsigned at_work; /* workers that got a round done */
 
 static int pin(unsigned cpu)
@@ -135,7 +137,7 @@ static unsigned drain_all(void)
         void *chain = NULL;
         if (percpu_freelist_drain(&list, cpu, &chain) != 0)
             note("drain of %u: %s", cpu, strerror(errno));
-        for (; chain; chain = ((struct node *)chain)->next)
+        for (; chain && found <= 10 * NODES; chain = ((struct node *)chain)->next) /* no loop */
             found++;
     }
     return found;
@@ -157,7 +159,8 @@ static void storm(double duration, int hotplug)
 {
     const struct itimerval every = {{0, 2000}, {0, 2000}}, never = {{0, 0}, {0, 0}};
     pthread_t threads[WORKERS];
-    unsigned long before = percpu_status().aborts, aborts;
+    unsigned long before = percpu_status().aborts, aborts, added, handled;
+    unsigned found;
     double end;
     struct sigaction sa;
     memset(&sa, 0, sizeof sa);
@@ -190,10 +193,24 @@ static void storm(double duration, int hotplug)
     for (unsigned i = 0; i < WORKERS; i++)
         pthread_join(threads[i], NULL);
     aborts = percpu_status().aborts - before;
-    is(percpu_counter_take(&counter), rounds, "every add is in the sum");
-    is(percpu_counter_sum(&in_handlers), by_handlers, "and every add of a signal handler");
+    added = percpu_counter_take(&counter);
+    handled = percpu_counter_sum(&in_handlers);
+    found = drain_all();
+    if (lossy) {
+        note("lossy: %ld of %lu adds lost, %ld of %lu in handlers, a node in two hands %lu times, "
+             "%u of %u nodes in the end",
+             (long)(rounds - added), rounds, (long)(by_handlers - handled), by_handlers, twice,
+             found, (unsigned)NODES);
+        if (added == rounds && handled == by_handlers && !twice && found == NODES)
+            skip("this kernel loses operations", "none were lost this time");
+        else
+            ok(1, "this kernel loses operations");
+        return;
+    }
+    is(added, rounds, "every add is in the sum");
+    is(handled, by_handlers, "and every add of a signal handler");
     ok(!twice, "no node was out of the list twice");
-    is(drain_all(), NODES, "every node is there in the end");
+    is(found, NODES, "every node is there in the end");
     note("storm: %lu operations, %lu signals, %lu aborts", rounds * 3, by_handlers, aborts);
     if (getenv("STORM") && percpu_status().mode != PERCPU_MODE_FALLBACK)
         ok(aborts > 0, "sections were aborted");
@@ -229,6 +246,12 @@ int main(int argc, char **argv)
     struct percpu_status s;
     struct utsname uts;
     char text[512];
+#ifdef __GLIBC__
+    const char *libc = gnu_get_libc_version();
+#else
+    const char *libc = "-";
+#endif
+    lossy = argc > 1 && !strcmp(argv[1], "lossy");
     percpu_counter_inc(&counter);
     is(percpu_counter_take(&counter), 1, "the first operation");
     find_cpus();
@@ -246,9 +269,9 @@ int main(int argc, char **argv)
         policed = ids_are_policed() ? "yes" : "no";
 #endif
     uname(&uts);
-    note("platform: kernel=%s mode=%s reason=%d length=%u feature=%u cpus=%u of %u id=%s "
+    note("platform: kernel=%s libc=%s mode=%s reason=%d length=%u feature=%u cpus=%u of %u id=%s "
          "policed=%s aborts=%lu",
-         uts.release, modes[s.mode], (int)s.reason, s.length, s.feature_size, nr_cpus,
+         uts.release, libc, modes[s.mode], (int)s.reason, s.length, s.feature_size, nr_cpus,
          percpu_nr_cpus(),
          from_area == nr_cpus ? "area"
          : from_area          ? "mixed"

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # table.pl ROWS LOGS - the table of what ran where, from the boots' logs; exit 1 on any failure
 # table.pl --count LOG - one line about one boot
+# table.pl --tap ROWS LOGS - a TAP result per boot and libc
 use strict;
 use warnings;
 
@@ -94,7 +95,60 @@ if (@ARGV == 2 && $ARGV[0] eq '--count') {
     exit 0;
 }
 
+my $tap = @ARGV && $ARGV[0] eq '--tap' && shift;
 my ($rows, $logs) = @ARGV;
+
+# "sections (libc)" and the like
+sub how {
+    my ($v) = @_;
+    my $mode = $v->{mode} // '?';
+    return $mode eq 'fallback' ? "fallback: $reasons[$v->{reason}]" : $mode eq '?' ? '?' : "sections ($mode)";
+}
+
+sub libc {
+    my ($name, $v) = @_;
+    my $version = $v->{libc} // '-';
+    return $version eq '-' || index($name, $version) >= 0 ? $name : "$name ($version)";
+}
+
+# Without a plan and results a log that nobody wrote would look well.
+sub print_tap {
+    my ($rows, $logs) = @_;
+    my ($n, $failed) = (0, 0);
+    my $result = sub {
+        my ($good, $text) = @_;
+        $failed++ unless $good;
+        printf "%s %d - %s\n", $good ? 'ok' : 'not ok', ++$n, $text;
+    };
+    open my $in, '<', $rows or die "$rows: $!\n";
+    while (<$in>) {
+        next if /^\s*(#|$|@)/;
+        my ($row) = split;
+        my $boot = parse("$logs/$row.log") or next;
+        if ($boot->{skip}) {
+            $result->(1, "$row # SKIP $boot->{skip}");
+            next;
+        }
+        for my $name (@{$boot->{order}}) {
+            my $v = $boot->{variants}{$name};
+            my ($why) = map { /^\Q$name\E[:\/](.*)/ ? $1 : () } @{$boot->{skips}};
+            if (!$v->{passed} && !$v->{failed} && $why) {
+                $result->(1, "$row, $name # SKIP $why");
+                next;
+            }
+            $result->($v->{passed} && !$v->{failed}, sprintf '%s (%s), %s: %s, %d aborts, %d passed, %d failed', $row,
+                $boot->{kernel}, libc($name, $v), how($v), $v->{counted} // 0, @$v{qw(passed failed)});
+        }
+        my @lost = grep { /did not start|machine stopped|refused$/ } @{$boot->{troubles}};
+        $result->(0, "$row: $_") for @lost;
+        $result->(0, "$row: nothing ran") unless @lost || @{$boot->{order}};
+        print "#   $row: $_\n" for @{$boot->{troubles}};
+    }
+    print "1..$n\n";
+    exit($failed || !$n ? 1 : 0);
+}
+print_tap($rows, $logs) if $tap;
+
 my (%all, @troubles, %skips);
 print "| row | kernel | arch | libc | operations | id from | registered | CPUs | aborts | passed | failed | skipped |\n";
 print "|---|---|---|---|---|---|---|---|---|---|---|---|\n";
@@ -113,11 +167,10 @@ while (<$in>) {
     $skips{$_ =~ s/^[^:]*: //r}{"$row $_" =~ s/:.*//r}++ for @{$boot->{skips}};
     for my $name (@{$boot->{order}}) {
         my $v = $boot->{variants}{$name};
-        my $mode = $v->{mode} // '?';
-        my $how = $mode eq 'fallback' ? "fallback: $reasons[$v->{reason}]" : $mode eq '?' ? '?' : "sections ($mode)";
-        my $length = $mode eq 'fallback' || $mode eq '?' ? '-' : "$v->{length} of $v->{feature}";
+        my $how = how($v);
+        my $length = $how !~ /^sections/ ? '-' : "$v->{length} of $v->{feature}";
         $length .= ', ids guarded' if ($v->{policed} // '') eq 'yes';
-        printf "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %d | %d | %d |\n", $row, $boot->{kernel}, $arch, $name, $how,
+        printf "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %d | %d | %d |\n", $row, $boot->{kernel}, $arch, libc($name, $v), $how,
             $v->{id} // '-', $length, defined $v->{cpus} ? $v->{cpus} . ($v->{of} ne $v->{cpus} ? " below $v->{of}" : '') : '-',
             $v->{counted} // 0, @$v{qw(passed failed skipped)};
     }

@@ -29,27 +29,32 @@ int use_abi(void)
         static void *node[2], *popped;
         static uintptr_t *words;
         uint32_t w = 0, w_out = 0;
-        uint64_t d = 0, d_out = 0;
+        uint64_t d = 0;
         uintptr_t sequence = 0;
-        answer += percpu_rseq_add_u32(reach, &w, 1) + percpu_rseq_add_u64(reach, &d, 1);
-        answer += percpu_rseq_and_u32(reach, &w, 1) + percpu_rseq_and_u64(reach, &d, 1);
-        answer += percpu_rseq_or_u32(reach, &w, 1) + percpu_rseq_or_u64(reach, &d, 1);
-        answer += percpu_rseq_store_u32(reach, &w, 1) + percpu_rseq_store_u64(reach, &d, 1);
+        answer += percpu_rseq_add_u32(reach, &w, 1) + percpu_rseq_and_u32(reach, &w, 1);
+        answer += percpu_rseq_or_u32(reach, &w, 1) + percpu_rseq_store_u32(reach, &w, 1);
         answer += percpu_rseq_load_u32(reach, &w, &w_out);
-        answer += percpu_rseq_load_u64(reach, &d, &d_out);
         answer += percpu_rseq_add_return_u32(reach, &w, 1, &w_out);
-        answer += percpu_rseq_add_return_u64(reach, &d, 1, &d_out);
         answer += percpu_rseq_xchg_u32(reach, &w, 1, &w_out);
-        answer += percpu_rseq_xchg_u64(reach, &d, 1, &d_out);
         answer += percpu_rseq_cmpxchg_u32(reach, &w, 1, 2, &w_out);
+#if UINTPTR_MAX > 0xffffffffu
+        uint64_t d_out = 0;
+        answer += percpu_rseq_add_u64(reach, &d, 1) + percpu_rseq_and_u64(reach, &d, 1);
+        answer += percpu_rseq_or_u64(reach, &d, 1) + percpu_rseq_store_u64(reach, &d, 1);
+        answer += percpu_rseq_load_u64(reach, &d, &d_out);
+        answer += percpu_rseq_add_return_u64(reach, &d, 1, &d_out);
+        answer += percpu_rseq_xchg_u64(reach, &d, 1, &d_out);
         answer += percpu_rseq_cmpxchg_u64(reach, &d, 1, 2, &d_out);
-        answer += percpu_rseq_add_element(reach, &words, &w, 0, 1);
+#endif
+        answer += percpu_rseq_add_first(reach, &words, &w, 1);
         answer += percpu_rseq_add_element(reach, &words, &w, w, 1);
         answer += percpu_rseq_push(reach, &list, node, 0);
         answer += percpu_rseq_pop(reach, &list, 0, &popped);
         answer += percpu_rseq_publish(reach, &stamped, 1, &sequence);
         answer += percpu_rseq_stamp(reach, &w, &d);
+#ifdef PERCPU_RSEQ_TICKS
         answer += percpu_rseq_ticks() == percpu_rseq_ticks_ordered();
+#endif
 #if defined(__x86_64__)
         answer += percpu_rseq_has_rdtscp() && percpu_rseq_rdtscp(&w) == 1;
 #endif
