@@ -862,7 +862,8 @@ static PERCPU_PRIV_OUTLINE void percpu_priv_counters_slow(struct percpu_counters
  * find no memory here; the amount then goes to set->unplaced, which no sum includes.
  *
  * Order: none, not even for the compiler.
- * Context: any. errno is preserved. Cost: per set of the chain, a counter's add, a compare and a load.
+ * Context: any. errno is preserved.
+ * Cost: per set of the chain, a counter's add, a compare and a load.
  */
 PERCPU_RSEQ_INLINE void percpu_counters_add(struct percpu_counters *set, unsigned event,
                                             percpu_word v)

@@ -137,7 +137,8 @@ sub memory_stored {    # the operand that an instruction writes to, if that is m
 
 sub is_row {
     my $to = shift;
-    return $to =~ /^(?:0x0)?\((%r\w+,%rcx(,1)?|%rcx,%r\w+(,1)?|%rcx)\)$/ if $arch eq "x86_64";
+    # With a scale of 8: a word of a set, %rcx being the row.
+    return $to =~ /^(?:0x0)?\((%r\w+,%rcx(,1)?|%rcx,%r\w+(,[18])?|%rcx)\)$/ if $arch eq "x86_64";
     return $to =~ /^(?:0x0)?\(%ed[xi]\)$|^-?0x[0-9a-f]+\(%e[sb]p\)$|^\(%esp\)$/ if $arch eq "i386";
     return $to eq "[lr]" if $arch eq "arm";
     return $to eq "[x10]" if $arch eq "aarch64";

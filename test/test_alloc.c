@@ -196,7 +196,7 @@ static void arguments(void)
         refusals &= refused((size_t)-1, align) && refused((size_t)-7, align);
         refusals &= align < 2 || refused(8, align + 1) == (align + 1 > 2);
     }
-    refusals &= refused(8, 0) && refused(8, 2 * PERCPU_STRIDE) && refused(8, (size_t)1 << 63);
+    refusals &= refused(8, 0) && refused(8, 2 * PERCPU_STRIDE) && refused(8, ~(SIZE_MAX >> 1));
     refusals &= refused(8, 3) && refused(8, 24) && refused(8, (size_t)-1);
     ok(largest, "the largest object");
     ok(refusals, "sizes and alignments out of range: NULL and EINVAL");

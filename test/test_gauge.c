@@ -247,7 +247,7 @@ static void readers_see_whole_values_in_order(unsigned writers, int refused, int
     percpu_gauge_set(&busy, encode(62, 1));
     ok(percpu_gauge_get(&busy, &d) && !bits_differ(d, encode(62, 1)), "the freshest set wins");
     note("%lu sets, %u gets, %lu aborts", sets, got_so_far, aborts() - before);
-#ifdef PERCPU_RSEQ_OP_PUBLISH /* or else a set is no section */
+#ifdef PERCPU_RSEQ_OP_PUBLISH /* or else no set is a section */
     if (refused < 2)
         aborted_since(before);
 #endif

@@ -170,18 +170,18 @@ static void untouched(void)
 
 static size_t mib_of_counters = 8;
 enum { THREADS = 8 };
-static uint64_t **slots;
+static percpu_word **slots;
 static size_t n_slots;
 static int failures;
 
 static void *fill_and_empty(void *arg)
 {
     const size_t n = n_slots / THREADS;
-    uint64_t **mine = slots + n * (uintptr_t)arg;
+    percpu_word **mine = slots + n * (uintptr_t)arg;
     uint32_t seed = (uint32_t)(uintptr_t)arg * 77 + 1;
     int bad = 0;
     for (size_t i = 0; i < n; i++) {
-        mine[i] = (uint64_t *)percpu_alloc(8, 8);
+        mine[i] = (percpu_word *)percpu_alloc(8, 8);
         if (mine[i])
             this_cpu_inc(*mine[i]);
         else
@@ -207,8 +207,8 @@ static void random_order(void)
     size_t size;
     n_slots = mib_of_counters * (percent ? strtoul(percent, (char **)0, 10) : 100) * 1048576 / 800;
     size = (n_slots + 512) * sizeof *slots;
-    slots = (uint64_t **)mmap((void *)0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                              -1, 0);
+    slots = (percpu_word **)mmap((void *)0, size, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(slots, 1, size);
     after[0] = resident();
     for (int round = 1; round < 3; round++) {

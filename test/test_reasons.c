@@ -238,7 +238,8 @@ static int id_range(void)
         cpu--;
     if (cpu == 0 || !CPU_ISSET(0, &allowed))
         return CANNOT;
-    percpu_priv_state.nr_cpus = percpu_priv_state.reach.bound = 0; /* if a constructor asked already */
+    percpu_priv_state.nr_cpus = percpu_priv_state.reach.bound =
+        0; /* if a constructor asked already */
     if (unshare(CLONE_NEWNS) || mount("none", "/", (char *)0, MS_REC | MS_PRIVATE, (void *)0))
         return CANNOT;
     fd = mkstemp(name);

@@ -435,8 +435,8 @@ static int nothing_is_written_through_an_unset_offset(void)
     int bad = 0;
 #define FORGET()                              \
     do {                                      \
-        percpu_priv_state.reach.from_own = 0;       \
-        percpu_priv_state.reach.from_tp = 0;        \
+        percpu_priv_state.reach.from_own = 0; \
+        percpu_priv_state.reach.from_tp = 0;  \
         percpu_priv_state.from_own_known = 0; \
         percpu_priv_state.from_tp_known = 0;  \
         memcpy(before, tp, sizeof before);    \

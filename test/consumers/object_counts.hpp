@@ -8,18 +8,19 @@
 
 // Derive from counted<T> to know how many T there are and ever were. One pair of counters per type,
 // however many files instantiate it; zero-initialised, so constructors of static objects count too.
-template <typename T> class counted {
-public:
+template <typename T> class counted
+{
+  public:
     static unsigned long alive() { return static_cast<unsigned long>(percpu_counter_sum(&live)); }
     static unsigned long ever() { return static_cast<unsigned long>(percpu_counter_sum(&made)); }
 
-protected:
+  protected:
     counted() { add(); }
     counted(const counted &) { add(); }
     counted &operator=(const counted &) { return *this; }
     ~counted() { percpu_counter_dec(&live); }
 
-private:
+  private:
     static void add()
     {
         percpu_counter_inc(&live);
@@ -31,8 +32,9 @@ template <typename T> percpu_counter counted<T>::live;
 template <typename T> percpu_counter counted<T>::made;
 
 // Powers of two, one row per CPU; a plain structure of integers and the operations on it.
-template <std::size_t N> class histogram {
-public:
+template <std::size_t N> class histogram
+{
+  public:
     histogram() : row(PERCPU_NEW(buckets)) {}
     ~histogram() { percpu_free(row); }
     histogram(const histogram &) = delete;
@@ -54,7 +56,7 @@ public:
         return sum;
     }
 
-private:
+  private:
     struct buckets {
         unsigned long count[N];
     };
