@@ -53,12 +53,12 @@ static void same(uint64_t got, uint64_t want, const char *what, int line)
 #define SAME(got, want, what) same((uint64_t)(got), (uint64_t)(want), what, __LINE__)
 
 /* Literals, so that the compiler may make immediates of them. */
-#define CONSTANTS(X)                                                             \
-    X(1)                                                                         \
-    X(-1)                                                                        \
-    X(-129)                                                                      \
-    X(0x7fffffff) X(0x80000000u) X(0xffffffffu) X((int64_t)1 << 40) X(INT64_MIN) \
-        X(UINT64_C(0xffffffff80000000))
+#define CONSTANTS(X) \
+    X(1)             \
+    X(-1)            \
+    X(-129)          \
+    X(0x7fffffff)    \
+    X(0x80000000u) X(0xffffffffu) X((int64_t)1 << 40) X(INT64_MIN) X(UINT64_C(0xffffffff80000000))
 
 /*
  * For operands that go the same way as one of those with all constants: compilers take their time.
