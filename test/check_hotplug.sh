@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# A CPU that goes away and comes back, while workers count: exact. Skipped where this is not allowed.
-# The CPU is brought back whatever happens.
+# A CPU that goes away and comes back, while workers count: exact. Skipped where this is not
+# allowed. The CPU is brought back whatever happens.
 file=/sys/devices/system/cpu/cpu1/online
 skip() {
     echo "1..0 # SKIP $1"
@@ -30,7 +30,7 @@ storm() {
         echo "not ok $n - $name: it does not build"
         return
     fi
-    TEST_SCALE=200 "$dir/storm" >"$dir/log" 2>&1 &
+    TEST_SCALE=100 "$dir/storm" >"$dir/log" 2>&1 &
     pid=$!
     while kill -0 $pid 2>/dev/null; do
         echo 0 >$file && echo 1 >$file && toggles=$((toggles + 1))
