@@ -1593,10 +1593,12 @@ __asm__(".ifndef " PERCPU_RSEQ_STUB_NAME "\n"
 /* ---- [F] The critical sections -------------------------------------------------------------- */
 /*
  * Each acts on the copy, of a per-CPU object whose copy 0 is at @p, that belongs to the CPU it runs
- * on. Return: 0 done; -1 not done (no registration, id not below @bound, or given up), the caller
- * takes the fallback. In pseudo-code, `row` being p + (cpu_id << PERCPU_STRIDE_SHIFT):
+ * on. Return: 0 done; -1 not done (no registration, id not below the bound, or given up), the
+ * caller takes the fallback. In pseudo-code, `row` being p + (cpu_id << PERCPU_STRIDE_SHIFT):
  *
  *   add, and, or     *row op= v
+ *   add_first        row = *base + (cpu_id << ...) where cpu_id < *rows; *row += v
+ *   add_element      the same; row[i] += v
  *   store            *row = v
  *   load             out = *row
  *   add_return       out = *row + v; *row = out
@@ -1618,6 +1620,12 @@ __asm__(".ifndef " PERCPU_RSEQ_STUB_NAME "\n"
  *   after the commit             it has happened, once
  * A signal aborts the section before its handler runs, so a handler may do the same operation on
  * the same object.
+ *
+ * What other CPUs see, on machines that reorder. Only two protocols care: a gauge's reader must not
+ * see a sequence number before the buffer it announces, nor a buffer being reused under a number
+ * that it still trusts (barriers in PUBLISH); a drained row's owner must not work on a list from
+ * before the drain (the barrier after the load of `closed`; the fence does the rest). Each is a
+ * model in test/models, with these instructions, of which none can be left out.
  *
  * Without results: asm goto, and the compiler may keep memory in registers across an add (no
  * "memory" clobber: a counter orders nothing); store and what publishes does clobber. With

@@ -28,15 +28,36 @@
 #include <rseq/rseq.h>
 #endif
 
-#define LOOP(name, setup, op)                               \
-    static NOINLINE void name(struct worker *w, uint64_t n) \
-    {                                                       \
-        (void)w;                                            \
-        setup;                                              \
-        for (uint64_t i = 0; i < n; i += STEP) {            \
-            REP16(op)                                       \
-        }                                                   \
+/*
+ * The loop that all operations are measured in. @op may use what @setup defines, and step, its
+ * number within the turn, which is a constant to the compiler.
+ */
+#define LOOP(function, setup, op, after)                        \
+    static NOINLINE void function(struct worker *w, uint64_t n) \
+    {                                                           \
+        (void)w;                                                \
+        setup;                                                  \
+        for (uint64_t i = 0; i < n; i += STEP) {                \
+            unsigned step = 0;                                  \
+            REP16({ op; } step++;)                              \
+            (void)step;                                         \
+        }                                                       \
+        after;                                                  \
     }
+
+/*
+ * A list names each contender once: function, name, its count of operations, flags, set-up,
+ * operation. CONTENDERS makes its loop from that, and its row in a table.
+ */
+#define LOOP_OF(function, name, total, flags, setup, op) LOOP(function, setup, op, )
+#define ROW_OF(function, name, total, flags, setup, op) {name, function, total, flags},
+#define CONTENDERS(table, list) \
+    list(LOOP_OF) static const struct contender table[] = {list(ROW_OF)};
+#if defined(__x86_64__)
+#define ON_X86(x) x
+#else
+#define ON_X86(x)
+#endif
 
 static const struct setting one_thread = {1, 1, 0, 0, 0, 0};
 
@@ -94,7 +115,6 @@ static inline unsigned bare_rdtscp(void)
     KEEP(low);
     return aux & 0xfff;
 }
-LOOP(id_rdtscp, , KEEP(bare_rdtscp());)
 
 static sigjmp_buf no_rdtscp;
 static void on_sigill(int sig)
@@ -124,24 +144,16 @@ static void note_rdtscp(int first)
 }
 #endif
 
-LOOP(id_inline, intptr_t off = id_offset(), KEEP(inline_load(off));)
-LOOP(id_raw, , KEEP(percpu_cpu_raw());)
-LOOP(id_this, , KEEP(this_cpu_id());)
-LOOP(id_sched_getcpu, , KEEP(sched_getcpu());)
-LOOP(id_vdso, , KEEP(fast_getcpu());)
-LOOP(id_syscall, , KEEP(system_getcpu());)
-
-static const struct contender ids[] = {
-    {"inline load of the id", id_inline, NULL, SECTIONS},
-    {"percpu_cpu_raw", id_raw, NULL, SECTIONS},
-    {"this_cpu_id", id_this, NULL, 0},
-    {"sched_getcpu of libc", id_sched_getcpu, NULL, 0},
-    {"getcpu of the vDSO", id_vdso, NULL, 0},
-    {"system call getcpu", id_syscall, NULL, 0},
-#if defined(__x86_64__)
-    {"rdtscp", id_rdtscp, NULL, RDTSCP},
-#endif
-};
+#define IDS(X)                                                                        \
+    X(id_inline, "inline load of the id", NULL, SECTIONS, intptr_t off = id_offset(), \
+      KEEP(inline_load(off)))                                                         \
+    X(id_raw, "percpu_cpu_raw", NULL, SECTIONS, , KEEP(percpu_cpu_raw()))             \
+    X(id_this, "this_cpu_id", NULL, 0, , KEEP(this_cpu_id()))                         \
+    X(id_sched_getcpu, "sched_getcpu of libc", NULL, 0, , KEEP(sched_getcpu()))       \
+    X(id_vdso, "getcpu of the vDSO", NULL, 0, , KEEP(fast_getcpu()))                  \
+    X(id_syscall, "system call getcpu", NULL, 0, , KEEP(system_getcpu()))             \
+    ON_X86(X(id_rdtscp, "rdtscp", NULL, RDTSCP, , KEEP(bare_rdtscp())))
+CONTENDERS(ids, IDS)
 
 static void case_cpu_id(void)
 {
@@ -228,73 +240,6 @@ static uint64_t own_sum(void)
     return __atomic_load_n(&own_total, __ATOMIC_RELAXED);
 }
 
-/*
- * Each add three times: on one counter; on the next of a few counters each time; on one counter
- * with the compiler kept from carrying anything from one operation to the next.
- */
-#define NEXT16(op)                                                                               \
-    op(i &mask_) op((i + 1) & mask_) op((i + 2) & mask_) op((i + 3) & mask_) op((i + 4) & mask_) \
-        op((i + 5) & mask_) op((i + 6) & mask_) op((i + 7) & mask_) op((i + 8) & mask_)          \
-            op((i + 9) & mask_) op((i + 10) & mask_) op((i + 11) & mask_) op((i + 12) & mask_)   \
-                op((i + 13) & mask_) op((i + 14) & mask_) op((i + 15) & mask_)
-#define ADD_LOOPS(name, before, op, step, after)                      \
-    static NOINLINE void name##_one(struct worker *w, uint64_t n)     \
-    {                                                                 \
-        (void)w;                                                      \
-        before;                                                       \
-        for (uint64_t i = 0; i < n; i += STEP) {                      \
-            REP16(op(0))                                              \
-            step                                                      \
-        }                                                             \
-        after;                                                        \
-    }                                                                 \
-    static NOINLINE void name##_turn(struct worker *w, uint64_t n)    \
-    {                                                                 \
-        (void)w;                                                      \
-        before;                                                       \
-        const size_t mask_ = mask;                                    \
-        for (uint64_t i = 0; i < n; i += STEP) {                      \
-            NEXT16(op)                                                \
-            step                                                      \
-        }                                                             \
-        after;                                                        \
-    }                                                                 \
-    static NOINLINE void name##_barrier(struct worker *w, uint64_t n) \
-    {                                                                 \
-        (void)w;                                                      \
-        before;                                                       \
-        for (uint64_t i = 0; i < n; i += STEP) {                      \
-            REP16(op(0) COMPILER_BARRIER();)                          \
-            step                                                      \
-        }                                                             \
-        after;                                                        \
-    }
-
-#define SHARED(k) atomic_inc(&shared[k]);
-#define SLOT_GETCPU(k) atomic_inc(at(&p[k], (unsigned)sched_getcpu()));
-#define SLOT_RAW(k) atomic_inc(at(&p[k], (unsigned)percpu_cpu_raw()));
-#define PROTECTED(k) this_cpu_inc(p[k]);
-#define HANDLE(k) percpu_counter_inc(&handles[k]);
-#define UNPROTECTED(k) unprotected_inc(&p[k]);
-#define OWN(k) plain_inc(&own[k]);
-#define WORDS uint64_t *p = pc_words
-#ifdef BENCH_SLOW_ADD /* for check: an add that does a fifth more */
-#define SLOWER                \
-    this_cpu_add(p[1000], 0); \
-    this_cpu_add(p[1001], 0); \
-    this_cpu_add(p[1002], 0);
-#else
-#define SLOWER
-#endif
-ADD_LOOPS(shared, , SHARED, , )
-ADD_LOOPS(slot_getcpu, WORDS, SLOT_GETCPU, , )
-ADD_LOOPS(slot_raw, WORDS, SLOT_RAW, , )
-ADD_LOOPS(protected, WORDS, PROTECTED, SLOWER, )
-ADD_LOOPS(handle, , HANDLE, , )
-ADD_LOOPS(unprotected, WORDS, UNPROTECTED, , )
-ADD_LOOPS(own, const uint64_t had = own_words(), OWN, ,
-          (void)__atomic_fetch_add(&own_total, own_words() - had, __ATOMIC_RELAXED))
-
 #ifdef BENCH_LIBRSEQ
 /* As its documentation does it: read the id, operate if still there, else again. */
 static inline void librseq_inc(uint64_t *base)
@@ -307,27 +252,54 @@ static inline void librseq_inc(uint64_t *base)
             return;
     }
 }
-#define LIBRSEQ(k) librseq_inc(&p[k]);
-ADD_LOOPS(librseq, WORDS, LIBRSEQ, , )
-#define LIBRSEQ_ROW(variant) {"librseq's add", librseq_##variant, words_total, SECTIONS},
+#define WITH_LIBRSEQ(x) x
 #else
-#define LIBRSEQ_ROW(variant)
+#define WITH_LIBRSEQ(x)
 #endif
 
-#define ADDS(variant)                                                                       \
-    {                                                                                       \
-        {"per-CPU add, unprotected", unprotected_##variant, words_total, SECTIONS | RACY},  \
-            {"this_cpu_inc", protected_##variant, words_total, 0},                          \
-            {"percpu_counter_inc", handle_##variant, handles_total, 0},                     \
-            LIBRSEQ_ROW(variant){"per-CPU atomic, raw id", slot_raw_##variant, words_total, \
-                                 SECTIONS},                                                 \
-            {"per-CPU atomic, sched_getcpu", slot_getcpu_##variant, words_total, 0},        \
-            {"thread-local add", own_##variant, own_sum, 0},                                \
-            {"shared atomic", shared_##variant, shared_total, 0},                           \
-    }
-static const struct contender adds_one[] = ADDS(one);
-static const struct contender adds_turn[] = ADDS(turn);
-static const struct contender adds_barrier[] = ADDS(barrier);
+#define WORDS uint64_t *p = pc_words
+#define OWN_BEFORE const uint64_t had = own_words()
+#define OWN_AFTER (void)__atomic_fetch_add(&own_total, own_words() - had, __ATOMIC_RELAXED)
+#ifdef BENCH_SLOW_ADD /* to see bench/compare find it: an add that does a fifth more */
+#define SLOWER    \
+    if (step < 3) \
+    this_cpu_add(p[1000 + step], 0)
+#else
+#define SLOWER
+#endif
+/* The adds to counter k. Behind the operation: what comes after the loop. */
+#define ADDS(X, k)                                                                                \
+    X(unprotected, "per-CPU add, unprotected", words_total, SECTIONS | RACY, WORDS,               \
+      unprotected_inc(&p[k]), )                                                                   \
+    X(protected, "this_cpu_inc", words_total, 0, WORDS, this_cpu_inc(p[k]); SLOWER, )             \
+    X(handle, "percpu_counter_inc", handles_total, 0, , percpu_counter_inc(&handles[k]), )        \
+    WITH_LIBRSEQ(X(librseq, "librseq's add", words_total, SECTIONS, WORDS, librseq_inc(&p[k]), )) \
+    X(slot_raw, "per-CPU atomic, raw id", words_total, SECTIONS, WORDS,                           \
+      atomic_inc(at(&p[k], (unsigned)percpu_cpu_raw())), )                                        \
+    X(slot_getcpu, "per-CPU atomic, sched_getcpu", words_total, 0, WORDS,                         \
+      atomic_inc(at(&p[k], (unsigned)sched_getcpu())), )                                          \
+    X(own, "thread-local add", own_sum, 0, OWN_BEFORE, plain_inc(&own[k]), OWN_AFTER)             \
+    X(shared, "shared atomic", shared_total, 0, , atomic_inc(&shared[k]), )
+
+/*
+ * Each three times: on one counter; on the next of a few counters each time; on one counter with
+ * the compiler kept from carrying anything from one operation to the next.
+ */
+#define NEXT ((i + step) & mask_)
+#define LOOP_ONE(add, name, total, flags, setup, op, after) LOOP(add##_one, setup, op, after)
+#define LOOP_TURN(add, name, total, flags, setup, op, after) \
+    LOOP(add##_turn, setup; const size_t mask_ = mask, op, after)
+#define LOOP_BARRIER(add, name, total, flags, setup, op, after) \
+    LOOP(add##_barrier, setup, op; COMPILER_BARRIER(), after)
+#define ROW_ONE(add, name, total, flags, setup, op, after) {name, add##_one, total, flags},
+#define ROW_TURN(add, name, total, flags, setup, op, after) {name, add##_turn, total, flags},
+#define ROW_BARRIER(add, name, total, flags, setup, op, after) {name, add##_barrier, total, flags},
+ADDS(LOOP_ONE, 0)
+ADDS(LOOP_TURN, NEXT)
+ADDS(LOOP_BARRIER, 0)
+static const struct contender adds_one[] = {ADDS(ROW_ONE, )};
+static const struct contender adds_turn[] = {ADDS(ROW_TURN, )};
+static const struct contender adds_barrier[] = {ADDS(ROW_BARRIER, )};
 
 static void words_make(void)
 {
@@ -439,35 +411,22 @@ static uint64_t rows_total(void)
     return sum;
 }
 
-#define EVENT_LOOP(name, setup, op)                         \
-    static NOINLINE void name(struct worker *w, uint64_t n) \
-    {                                                       \
-        setup;                                              \
-        const size_t mask_ = PICKS - 1;                     \
-        for (uint64_t i = 0; i < n; i += STEP) {            \
-            NEXT16(op)                                      \
-        }                                                   \
-    }
-#define ROWS_OF_SET uint64_t *p = set_words[w->id % SETS]
-#define EVENT_RAW(k) atomic_inc(at(&p[picks[k]], (unsigned)percpu_cpu_raw()));
-#define EVENT_GETCPU(k) atomic_inc(at(&p[picks[k]], (unsigned)sched_getcpu()));
-#define EVENT_UNPROTECTED(k) unprotected_inc(&p[picks[k]]);
-#define EVENT_SET(k) percpu_counters_inc(s, picks[k]);
-EVENT_LOOP(event_raw, ROWS_OF_SET, EVENT_RAW)
-EVENT_LOOP(event_getcpu, ROWS_OF_SET, EVENT_GETCPU)
-EVENT_LOOP(event_unprotected, ROWS_OF_SET, EVENT_UNPROTECTED)
-EVENT_LOOP(event_set, struct percpu_counters *s = &sets[w->id % SETS], EVENT_SET)
-EVENT_LOOP(event_child, struct percpu_counters *s = &children_sets[w->id % SETS], EVENT_SET)
-EVENT_LOOP(event_shared, struct percpu_counters *s = &shared_sets[w->id % SETS], EVENT_SET)
-
-static const struct contender events[] = {
-    {"atomic rows, raw id", event_raw, rows_total, SECTIONS},
-    {"atomic rows, sched_getcpu", event_getcpu, rows_total, 0},
-    {"rows, unprotected", event_unprotected, rows_total, SECTIONS | RACY},
-    {"percpu_counters_inc", event_set, sets_total, 0},
-    {"percpu_counters_inc with a parent", event_child, children_total, 0},
-    {"percpu_counters_inc, one shared row", event_shared, shared_sets_total, 0},
-};
+#define PICK picks[(i + step) & (PICKS - 1)]
+#define ROW_WORDS uint64_t *p = set_words[w->id % SETS]
+#define A_SET(of) struct percpu_counters *s = &of[w->id % SETS]
+#define EVENT_ADDS(X)                                                                             \
+    X(event_raw, "atomic rows, raw id", rows_total, SECTIONS, ROW_WORDS,                          \
+      atomic_inc(at(&p[PICK], (unsigned)percpu_cpu_raw())))                                       \
+    X(event_getcpu, "atomic rows, sched_getcpu", rows_total, 0, ROW_WORDS,                        \
+      atomic_inc(at(&p[PICK], (unsigned)sched_getcpu())))                                         \
+    X(event_unprotected, "rows, unprotected", rows_total, SECTIONS | RACY, ROW_WORDS,             \
+      unprotected_inc(&p[PICK]))                                                                  \
+    X(event_set, "percpu_counters_inc", sets_total, 0, A_SET(sets), percpu_counters_inc(s, PICK)) \
+    X(event_child, "percpu_counters_inc with a parent", children_total, 0, A_SET(children_sets),  \
+      percpu_counters_inc(s, PICK))                                                               \
+    X(event_shared, "percpu_counters_inc, one shared row", shared_sets_total, 0,                  \
+      A_SET(shared_sets), percpu_counters_inc(s, PICK))
+CONTENDERS(events, EVENT_ADDS)
 
 static void case_events(void)
 {
@@ -533,8 +492,8 @@ static NOINLINE void add_row_wide(percpu_word *__restrict out, const percpu_word
         out[i] += row[i];
 }
 
-#define READ_LOOP(name, op)                                         \
-    static NOINLINE void name(struct worker *w, uint64_t n)         \
+#define READ_LOOP(function, name, op)                               \
+    static NOINLINE void function(struct worker *w, uint64_t n)     \
     {                                                               \
         percpu_word *base = sets[0].chunk[0], *copy;                \
         size_t events_ = EVENTS; /* not for the compiler to know */ \
@@ -548,23 +507,21 @@ static NOINLINE void add_row_wide(percpu_word *__restrict out, const percpu_word
             COMPILER_BARRIER();                                     \
         }                                                           \
     }
-READ_LOOP(read_snapshot, percpu_counters_snapshot(&sets[0], out_words))
-READ_LOOP(read_loop, percpu_for_each_copy(base, copy) KEEP(sum_row(copy, events_)))
-READ_LOOP(read_loop_wide, percpu_for_each_copy(base, copy) KEEP(sum_row_wide(copy, events_)))
-READ_LOOP(read_rows, memset(out_words, 0, sizeof out_words);
-          percpu_for_each_copy(base, copy) add_row(out_words, copy, events_))
-READ_LOOP(read_rows_wide, memset(out_words, 0, sizeof out_words);
-          percpu_for_each_copy(base, copy) add_row_wide(out_words, copy, events_))
-READ_LOOP(read_one, KEEP(percpu_counters_sum(&sets[0], 7)))
-
-static const struct contender reads[] = {
-    {"summing loop", read_loop, NULL, 0},
-    {"summing loop, 16-byte vectors", read_loop_wide, NULL, 0},
-    {"rows added up, loop", read_rows, NULL, 0},
-    {"rows added up, 16-byte vectors", read_rows_wide, NULL, 0},
-    {"percpu_counters_snapshot", read_snapshot, NULL, 0},
-    {"percpu_counters_sum of one event", read_one, NULL, 0},
-};
+#define READ_ROW(function, name, op) {name, function, NULL, 0},
+#define EACH_ROW(of_copy) percpu_for_each_copy(base, copy) of_copy
+#define ROWS_INTO_OUT(add)                  \
+    memset(out_words, 0, sizeof out_words); \
+    EACH_ROW(add(out_words, copy, events_))
+#define READS(X)                                                                                \
+    X(read_loop, "summing loop", EACH_ROW(KEEP(sum_row(copy, events_))))                        \
+    X(read_loop_wide, "summing loop, 16-byte vectors",                                          \
+      EACH_ROW(KEEP(sum_row_wide(copy, events_))))                                              \
+    X(read_rows, "rows added up, loop", ROWS_INTO_OUT(add_row))                                 \
+    X(read_rows_wide, "rows added up, 16-byte vectors", ROWS_INTO_OUT(add_row_wide))            \
+    X(read_snapshot, "percpu_counters_snapshot", percpu_counters_snapshot(&sets[0], out_words)) \
+    X(read_one, "percpu_counters_sum of one event", KEEP(percpu_counters_sum(&sets[0], 7)))
+READS(READ_LOOP)
+static const struct contender reads[] = {READS(READ_ROW)};
 
 static void note_bandwidth(int first, int n, double bytes)
 {
@@ -620,38 +577,26 @@ static inline uint64_t ordered_ticks(void)
     return percpu_ticks();
 #endif
 }
-LOOP(tscp_ticks, , KEEP(percpu_ticks());)
-LOOP(tscp_ordered, , KEEP(ordered_ticks());)
-LOOP(tscp_two, , {
-    KEEP(percpu_cpu_raw());
-    KEEP(percpu_ticks());
-})
-LOOP(tscp_exact, , {
-    struct percpu_tscp t = percpu_tscp();
-    KEEP(t.ticks);
-    KEEP(t.cpu);
-})
-LOOP(tscp_approx, , {
-    struct percpu_tscp t = percpu_tscp_approx();
-    KEEP(t.ticks);
-    KEEP(t.cpu);
-})
-LOOP(tscp_clock, struct timespec t, {
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    KEEP(t.tv_nsec);
-})
-
+#define KEEP_BOTH(stamp)                \
+    const struct percpu_tscp t = stamp; \
+    KEEP(t.ticks);                      \
+    KEEP(t.cpu)
+#define TSCPS(X)                                                                                   \
+    X(tscp_exact, "percpu_tscp", NULL, 0, , KEEP_BOTH(percpu_tscp()))                              \
+    X(tscp_approx, "percpu_tscp_approx", NULL, 0, , KEEP_BOTH(percpu_tscp_approx()))               \
+    X(tscp_two, "raw id, then ticks, unprotected", NULL, SECTIONS | RACY, ,                        \
+      KEEP(percpu_cpu_raw());                                                                      \
+      KEEP(percpu_ticks()))                                                                        \
+    X(tscp_ticks, "percpu_ticks", NULL, 0, , KEEP(percpu_ticks()))                                 \
+    X(tscp_ordered, "ticks, ordered", NULL, 0, , KEEP(ordered_ticks()))                            \
+    X(tscp_clock, "clock_gettime", NULL, 0, struct timespec t, clock_gettime(CLOCK_MONOTONIC, &t); \
+      KEEP(t.tv_nsec))
+TSCPS(LOOP_OF)
 static const struct contender tscps[] = {
 #if defined(__x86_64__)
     {"rdtscp", id_rdtscp, NULL, RDTSCP},
 #endif
-    {"percpu_tscp", tscp_exact, NULL, 0},
-    {"percpu_tscp_approx", tscp_approx, NULL, 0},
-    {"raw id, then ticks, unprotected", tscp_two, NULL, SECTIONS | RACY},
-    {"percpu_ticks", tscp_ticks, NULL, 0},
-    {"ticks, ordered", tscp_ordered, NULL, 0},
-    {"clock_gettime", tscp_clock, NULL, 0},
-};
+    TSCPS(ROW_OF)};
 
 static void case_tscp(void)
 {
@@ -677,16 +622,14 @@ static inline void locked_set(double v)
     locked_gauge.ticks = ordered_ticks();
     pthread_mutex_unlock(&locked_gauge.lock);
 }
-LOOP(gauge_set, , percpu_gauge_set(&gauge, 1.5);)
-LOOP(gauge_get, double v, (void)percpu_gauge_get(&gauge, &v); IN_MEMORY(v);)
-LOOP(gauge_locked, , locked_set(1.5);)
-
-static const struct contender gauges[] = {
-    {"ordered counter read", tscp_ordered, NULL, 0},
-    {"percpu_gauge_set", gauge_set, NULL, 0},
-    {"percpu_gauge_get", gauge_get, NULL, 0},
-    {"value and time under a mutex", gauge_locked, NULL, 0},
-};
+#define GAUGES(X)                                                                           \
+    X(gauge_set, "percpu_gauge_set", NULL, 0, , percpu_gauge_set(&gauge, 1.5))              \
+    X(gauge_get, "percpu_gauge_get", NULL, 0, double v, (void)percpu_gauge_get(&gauge, &v); \
+      IN_MEMORY(v))                                                                         \
+    X(gauge_locked, "value and time under a mutex", NULL, 0, , locked_set(1.5))
+GAUGES(LOOP_OF)
+static const struct contender gauges[] = {{"ordered counter read", tscp_ordered, NULL, 0},
+                                          GAUGES(ROW_OF)};
 
 static void case_gauge(void)
 {
@@ -762,29 +705,23 @@ static inline void tagged_push(struct node *n)
         !__atomic_compare_exchange_n(&tagged, &old, new, 1, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
 }
 
-#define POP_PUSH(pop, push)                  \
-    {                                        \
-        struct node *x = (struct node *)pop; \
-        if (__builtin_expect(!x, 0))         \
-            x = node_make();                 \
-        KEEP(x);                             \
-        push;                                \
-    }
-LOOP(list_percpu, , POP_PUSH(percpu_freelist_pop(&cache), percpu_freelist_push(&cache, x)))
-LOOP(list_locked, , POP_PUSH(locked_pop(), locked_push(x)))
-LOOP(list_tagged, , POP_PUSH(tagged_pop(), tagged_push(x)))
-LOOP(list_malloc, , {
-    void *x = malloc(sizeof(struct node));
-    KEEP(x);
-    free(x);
-})
-
-static const struct contender lists[] = {
-    {"percpu_freelist pop + push", list_percpu, NULL, 0},
-    {"atomic stack", list_tagged, NULL, 0},
-    {"list under a mutex", list_locked, NULL, 0},
-    {"malloc + free", list_malloc, NULL, 0},
-};
+#define POP_PUSH(pop, push)              \
+    struct node *x = (struct node *)pop; \
+    if (__builtin_expect(!x, 0))         \
+        x = node_make();                 \
+    KEEP(x);                             \
+    push
+#define MAKE_FREE(make, give) \
+    void *x = make;           \
+    KEEP(x);                  \
+    give(x)
+#define LISTS(X)                                                                            \
+    X(list_percpu, "percpu_freelist pop + push", NULL, 0, ,                                 \
+      POP_PUSH(percpu_freelist_pop(&cache), percpu_freelist_push(&cache, x)))               \
+    X(list_tagged, "atomic stack", NULL, 0, , POP_PUSH(tagged_pop(), tagged_push(x)))       \
+    X(list_locked, "list under a mutex", NULL, 0, , POP_PUSH(locked_pop(), locked_push(x))) \
+    X(list_malloc, "malloc + free", NULL, 0, , MAKE_FREE(malloc(sizeof(struct node)), free))
+CONTENDERS(lists, LISTS)
 
 /* All nodes that were made are in one of the lists, once. */
 static uint64_t nodes_found(void)
@@ -837,49 +774,33 @@ static void case_freelist_threads(void)
 /* ---- alloc */
 
 static size_t padded; /* the usual array of one cache line per CPU */
-LOOP(alloc_percpu, , {
-    void *p = percpu_alloc(8, 8);
-    KEEP(p);
-    (void)percpu_free(p);
-})
-LOOP(alloc_malloc, , {
-    void *p = malloc(8);
-    KEEP(p);
-    free(p);
-})
-LOOP(alloc_padded, const size_t size = padded, {
-    void *p = calloc(1, size);
-    KEEP(p);
-    free(p);
-})
-
 enum { BATCH = 4096 };
-#define ALLOC_BATCH(name, get, give)                          \
-    static NOINLINE void name(struct worker *w, uint64_t n)   \
-    {                                                         \
-        static void *p[BATCH];                                \
-        (void)w;                                              \
-        for (uint64_t done = 0; done < n;) {                  \
-            uint64_t m = n - done < BATCH ? n - done : BATCH; \
-            for (uint64_t i = 0; i < m; i++)                  \
-                p[i] = get;                                   \
-            for (uint64_t i = 0; i < m; i++)                  \
-                (void)give;                                   \
-            done += m;                                        \
-        }                                                     \
+#define ALLOC_BATCH(function, make, give)                       \
+    static NOINLINE void function(struct worker *w, uint64_t n) \
+    {                                                           \
+        static void *p[BATCH];                                  \
+        (void)w;                                                \
+        for (uint64_t done = 0; done < n;) {                    \
+            uint64_t m = n - done < BATCH ? n - done : BATCH;   \
+            for (uint64_t i = 0; i < m; i++)                    \
+                p[i] = make;                                    \
+            for (uint64_t i = 0; i < m; i++)                    \
+                (void)give(p[i]);                               \
+            done += m;                                          \
+        }                                                       \
     }
-ALLOC_BATCH(batch_percpu, percpu_alloc(8, 8), percpu_free(p[i]))
-ALLOC_BATCH(batch_malloc, malloc(8), (free(p[i]), 0))
-ALLOC_BATCH(batch_padded, calloc(1, padded), (free(p[i]), 0))
-
-static const struct contender allocs[] = {
-    {"malloc(8) + free", alloc_malloc, NULL, 0},
-    {"calloc of 64 bytes per CPU + free", alloc_padded, NULL, 0},
-    {"percpu_alloc(8) + percpu_free", alloc_percpu, NULL, 0},
-    {"4096 x malloc(8), then free", batch_malloc, NULL, 0},
-    {"4096 x calloc of 64 bytes per CPU, then free", batch_padded, NULL, 0},
-    {"4096 x percpu_alloc(8), then percpu_free", batch_percpu, NULL, 0},
-};
+#define ALLOC_LOOPS(what, made, given, make, give)      \
+    LOOP(alloc_##what, , MAKE_FREE(make, (void)give), ) \
+    ALLOC_BATCH(batch_##what, make, give)
+#define ROW_SINGLE(what, made, given, make, give) {made " + " given, alloc_##what, NULL, 0},
+#define ROW_BATCH(what, made, given, make, give) \
+    {"4096 x " made ", then " given, batch_##what, NULL, 0},
+#define ALLOCS(X)                                                            \
+    X(malloc, "malloc(8)", "free", malloc(8), free)                          \
+    X(padded, "calloc of 64 bytes per CPU", "free", calloc(1, padded), free) \
+    X(percpu, "percpu_alloc(8)", "percpu_free", percpu_alloc(8, 8), percpu_free)
+ALLOCS(ALLOC_LOOPS)
+static const struct contender allocs[] = {ALLOCS(ROW_SINGLE) ALLOCS(ROW_BATCH)};
 
 static void case_alloc(void)
 {
@@ -889,9 +810,8 @@ static void case_alloc(void)
 
 /* ---- fallback */
 
-#define SLOT_VDSO(k) atomic_inc(at(&p[k], fast_getcpu()));
-LOOP(slot_vdso, WORDS, SLOT_VDSO(0))
-LOOP(event_one, struct percpu_counters *s = &sets[0], percpu_counters_inc(s, 7);)
+LOOP(slot_vdso, WORDS, atomic_inc(at(p, fast_getcpu())), )
+LOOP(event_one, struct percpu_counters *s = &sets[0], percpu_counters_inc(s, 7), )
 
 static const struct contender fallbacks[] = {
     {"per-CPU atomic, sched_getcpu", slot_getcpu_one, words_total, 0},
@@ -994,24 +914,18 @@ static void in_threads(struct worker *w, uint64_t n, void *(*start)(void *))
     }
     w->measured = start == do_nothing ? now(CLOCK_MONOTONIC) - began : first_ns + 1;
 }
-static void use_thread(struct worker *w, uint64_t n)
-{
-    in_threads(w, n, do_nothing);
-}
-static void use_first(struct worker *w, uint64_t n)
-{
-    in_threads(w, n, first_inc);
-}
-static void use_register(struct worker *w, uint64_t n)
-{
-    in_threads(w, n, first_register);
-}
-
-static const struct contender uses[] = {
-    {"pthread_create + pthread_join", use_thread, NULL, WALL},
-    {"first this_cpu_inc of a thread", use_first, NULL, WALL},
-    {"percpu_thread_register as the first", use_register, NULL, WALL},
-};
+#define USE_LOOP(function, name, start)                \
+    static void function(struct worker *w, uint64_t n) \
+    {                                                  \
+        in_threads(w, n, start);                       \
+    }
+#define USE_ROW(function, name, start) {name, function, NULL, WALL},
+#define USES(X)                                                \
+    X(use_thread, "pthread_create + pthread_join", do_nothing) \
+    X(use_first, "first this_cpu_inc of a thread", first_inc)  \
+    X(use_register, "percpu_thread_register as the first", first_register)
+USES(USE_LOOP)
+static const struct contender uses[] = {USES(USE_ROW)};
 
 static void first_use(const char *group)
 {
@@ -1033,23 +947,16 @@ static void case_first_use_refused(void)
 /* ---- fence */
 
 static unsigned other_cpu, this_one;
-static void membarrier_all(void)
-{
-    (void)syscall(SYS_membarrier, 1 << 3, 0, 0);
-}
-LOOP(fence_system, , membarrier_all();)
-LOOP(fence_all, , (void)percpu_fence();)
-LOOP(fence_other, , (void)percpu_fence_cpu(other_cpu);)
-LOOP(fence_own, , (void)percpu_fence_cpu(this_one);)
-LOOP(fence_atomic, , __atomic_thread_fence(__ATOMIC_SEQ_CST);)
-
-static const struct contender fences[] = {
-    {"membarrier, private expedited", fence_system, NULL, WALL},
-    {"percpu_fence", fence_all, NULL, WALL},
-    {"percpu_fence_cpu of another CPU", fence_other, NULL, WALL},
-    {"percpu_fence_cpu of this CPU", fence_own, NULL, WALL},
-    {"fence instruction of this CPU", fence_atomic, NULL, 0},
-};
+#define FENCES(X)                                                                                \
+    X(fence_system, "membarrier, private expedited", NULL, WALL, ,                               \
+      (void)syscall(SYS_membarrier, 1 << 3, 0, 0))                                               \
+    X(fence_all, "percpu_fence", NULL, WALL, , (void)percpu_fence())                             \
+    X(fence_other, "percpu_fence_cpu of another CPU", NULL, WALL, ,                              \
+      (void)percpu_fence_cpu(other_cpu))                                                         \
+    X(fence_own, "percpu_fence_cpu of this CPU", NULL, WALL, , (void)percpu_fence_cpu(this_one)) \
+    X(fence_atomic, "fence instruction of this CPU", NULL, 0, ,                                  \
+      __atomic_thread_fence(__ATOMIC_SEQ_CST))
+CONTENDERS(fences, FENCES)
 
 static void fence(const char *group, int others)
 {

@@ -11,41 +11,7 @@
 #define _GNU_SOURCE
 #endif
 #include "percpu.h"
-
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-#include "tap.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
-/* Address space cannot be limited for a tool that lives in the same process. */
-static int tool_in_process(void)
-{
-    const char *preload = getenv("LD_PRELOAD");
-    return SANITIZED || (preload && strstr(preload, "vgpreload"));
-}
-
-/* TEST_SCALE, in percent: fewer rounds for slow tools. */
-static unsigned scaled(unsigned n)
-{
-    const char *percent = getenv("TEST_SCALE");
-    unsigned by = percent ? (unsigned)strtoul(percent, (char **)0, 10) : 100;
-    return n * by / 100 ? n * by / 100 : 1;
-}
+#include "disturb.h"
 
 static uint32_t next_random(uint32_t *state)
 {
@@ -463,21 +429,6 @@ static void handler(int sig)
         handler_failures++;
     handler_calls++;
     errno = saved;
-}
-
-/* Signal @sig to this thread every @us. Raw system calls: libcs name the members differently. */
-static int start_timer(int sig, long us, int *id)
-{
-    struct {
-        void *value;
-        int signo, notify, tid, rest[11];
-    } event = {0, 0, 0, 0, {0}};
-    struct itimerspec every = {{0, us * 1000}, {0, us * 1000}};
-    event.signo = sig;
-    event.notify = 4; /* SIGEV_THREAD_ID */
-    event.tid = (int)syscall(SYS_gettid);
-    return syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, id) == 0 &&
-           syscall(SYS_timer_settime, *id, 0, &every, (void *)0) == 0;
 }
 
 static void in_handlers(void)

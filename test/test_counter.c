@@ -10,38 +10,7 @@
 #define _GNU_SOURCE
 #endif
 #include "percpu.h"
-
-#include <pthread.h>
-#include <sched.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include "tap.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
-static int tool_in_process(void)
-{
-    const char *preload = getenv("LD_PRELOAD");
-    return SANITIZED || (preload && strstr(preload, "vgpreload"));
-}
-
-/* TEST_SCALE, in percent: fewer rounds for slow tools. */
-static unsigned scaled(unsigned n)
-{
-    const char *percent = getenv("TEST_SCALE");
-    unsigned by = percent ? (unsigned)strtoul(percent, (char **)0, 10) : 100;
-    return n * by / 100 ? n * by / 100 : 1;
-}
+#include "disturb.h"
 
 static unsigned granules_in_use(void)
 {
@@ -66,13 +35,8 @@ static struct percpu_counter starved, starved_too;
 
 static int starve(void)
 {
-    struct rlimit old, none;
     int errno_kept = 1;
-    if (getrlimit(RLIMIT_AS, &old))
-        return 2;
-    none = old;
-    none.rlim_cur = 4096;
-    if (setrlimit(RLIMIT_AS, &none))
+    if (limit_address_space(4096))
         return 3;
     for (int i = 0; i < 1000; i++) {
         errno = 4711;
@@ -92,7 +56,7 @@ static int starve(void)
     percpu_counter_inc(&starved_too);
     if (percpu_counter_sum(&starved_too) != 1)
         return 8;
-    if (setrlimit(RLIMIT_AS, &old))
+    if (limit_address_space(0))
         return 9;
     errno = 4711;
     percpu_counter_add(&starved, 10);
@@ -111,17 +75,11 @@ static int starve(void)
 
 static void out_of_memory(void)
 {
-    int status = -1;
-    if (tool_in_process()) {
+    const char *name = "adds that find no memory are kept, and later ones find some";
+    if (tool_in_process())
         skip("adds that find no memory are kept", "the address space is shared with a tool");
-        return;
-    }
-    pid_t child = fork();
-    if (child == 0)
-        _exit(starve());
-    waitpid(child, &status, 0);
-    is(WIFEXITED(status) ? WEXITSTATUS(status) : 99, 0,
-       "adds that find no memory are kept, and later ones find some");
+    else
+        in_child(starve, name);
 }
 
 /* ---- One thread */

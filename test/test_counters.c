@@ -12,84 +12,12 @@
 #endif
 #include "percpu.h"
 #include <limits.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-#include "tap.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
-static int sections_at_start; /* this process's threads run critical sections */
+#include "disturb.h"
 
 /* The compiler keeps adds on their side of this. */
 static void barrier(void)
 {
     __asm__ volatile("" ::: "memory");
-}
-
-static unsigned long aborts(void)
-{
-    return percpu_status().aborts;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-/* From here on this thread takes the fallback, whoever registered it. */
-static void leave_rseq(void)
-{
-    (void)percpu_thread_unregister();
-#if PERCPU_RSEQ_PORTED
-    if (percpu_cpu_raw() >= 0) /* libc's: undone behind its back */
-        (void)syscall(PERCPU_RSEQ_SYSCALL, percpu_priv_area(), 32, 1, PERCPU_RSEQ_SIGNATURE);
-    if (percpu_cpu_raw() >= 0)
-        (void)syscall(PERCPU_RSEQ_SYSCALL, percpu_priv_area(), percpu_status().length, 1,
-                      PERCPU_RSEQ_SIGNATURE);
-    (void)percpu_thread_unregister(); /* now nobody's, and not to be registered again */
-#endif
-}
-
-/* A signal every 50 us, to whatever thread does not block it. */
-static void start_signals(void (*handler)(int))
-{
-    struct itimerval every = {{0, 50}, {0, 50}};
-    struct sigaction sa;
-    memset(&sa, 0, sizeof sa);
-    sa.sa_handler = handler;
-    sa.sa_flags = SA_RESTART;
-    sigaction(SIGALRM, &sa, (struct sigaction *)0);
-    setitimer(ITIMER_REAL, &every, (struct itimerval *)0);
-}
-static void stop_signals(void)
-{
-    struct itimerval never = {{0, 0}, {0, 0}};
-    setitimer(ITIMER_REAL, &never, (struct itimerval *)0);
-    signal(SIGALRM, SIG_IGN);
-}
-static void block_alarm(int how)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGALRM);
-    pthread_sigmask(how, &set, (sigset_t *)0);
 }
 
 /* ---- Before main: no init has run, and a handler gets in between */
@@ -286,8 +214,8 @@ static void *count_in_a_chain(void *arg)
             percpu_counters_add(&own, e, i);
             mine[e] += i;
         }
-    } while (++rounds < 10 || (sections_at_start &&
-                               (rounds % 10 || (aborts() == aborts_before && now() < deadline))));
+    } while (++rounds < 10 ||
+             (sections_at_start && (rounds % 10 || no_abort_yet(aborts_before, deadline))));
     block_alarm(SIG_BLOCK);
     current = (struct percpu_counters *)0;
     mine[EVENTS - 1] = 3 * (uint64_t)handled;
@@ -327,8 +255,8 @@ static void many_threads_are_exact(void)
         percpu_counters_init(&queries[i], EVENTS, &users[i % USERS],
                              i % 3 ? 0u : PERCPU_COUNTERS_SHARED);
     aborts_before = aborts();
-    deadline = now() + 2;
-    start_signals(counting_handler);
+    deadline = now() + 30;
+    set_alarm(50, counting_handler);
     for (i = 0; i < THREADS; i++, started++)
         if (pthread_create(&threads[i], &attr, count_in_a_chain, (void *)(uintptr_t)i) != 0)
             break;
@@ -337,7 +265,7 @@ static void many_threads_are_exact(void)
         pthread_join(threads[i], &result);
         failed += result != (void *)0;
     }
-    stop_signals();
+    set_alarm(0, counting_handler);
     is(started, THREADS, "500 threads");
     is(failed, 0, "each thread's own set is exact, and destroyed");
     for (i = 0; i < SETS; i++) {
@@ -354,8 +282,7 @@ static void many_threads_are_exact(void)
     is(compare(&process, all), 0, "the process is exact");
     note("%lu events, %lu in handlers; %lu aborts", (unsigned long)all[0],
          (unsigned long)all[EVENTS - 1] / 3, aborts() - aborts_before);
-    if (sections_at_start)
-        ok(aborts() != aborts_before, "sections were aborted meanwhile");
+    aborted_since(aborts_before);
     errno = 0;
     ok(percpu_counters_destroy(&process) == -1 && errno == EBUSY, "the process is still a parent");
     for (i = 0; i < SETS; i++)
@@ -468,14 +395,6 @@ static size_t address_space(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-static void limit_address_space(size_t more)
-{
-    struct rlimit limit;
-    getrlimit(RLIMIT_AS, &limit);
-    limit.rlim_cur = more ? address_space() + more : limit.rlim_max;
-    setrlimit(RLIMIT_AS, &limit);
-}
-
 /* Granules of per-CPU memory that are handed out. */
 static unsigned long in_use(void)
 {
@@ -496,7 +415,7 @@ static int without_memory(void)
     if (percpu_counters_init(&parent, 1, none, 0) != 0)
         return 1;
     used = in_use();
-    limit_address_space(5 * arena); /* 16 are needed */
+    (void)limit_address_space(address_space() + 5 * arena); /* 16 are needed */
     for (int i = 0; i < 50; i++) {
         errno = 0;
         if (percpu_counters_init(&set, PERCPU_COUNTERS_MAX, &parent, 0) != -1 || errno != ENOMEM)
@@ -524,7 +443,7 @@ static int without_memory(void)
         used += percpu_counters_sum(&homeless, i * (unsigned)PERCPU_COUNTERS_CHUNK);
     if (used + homeless.unplaced != 10 * PERCPU_COUNTERS_CHUNKS)
         return 9; /* either counted or unplaced */
-    limit_address_space(0);
+    (void)limit_address_space(0);
     percpu_counters_add(&homeless, PERCPU_COUNTERS_MAX - 1, 1);
     if (percpu_counters_sum(&homeless, PERCPU_COUNTERS_MAX - 1) != 1)
         return 10;
@@ -536,26 +455,17 @@ static int without_memory(void)
 static void no_memory_is_reported_and_nothing_leaks(void)
 {
     const char *name = "out of memory: ENOMEM from init, unplaced amounts from add, nothing kept";
-    int status = -1;
-    pid_t pid;
-    if (SANITIZED) {
+    if (SANITIZED)
         skip(name, "a sanitizer needs its address space");
-        return;
-    }
-    fflush(stdout);
-    pid = fork();
-    if (pid == 0)
-        _exit(without_memory());
-    waitpid(pid, &status, 0);
-    if (!ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s", name))
-        note("check %d, status %x", WEXITSTATUS(status), (unsigned)status);
+    else
+        in_child(without_memory, name);
 }
 
 int main(void)
 {
     static const unsigned sizes[] = {1, 8192, 8193, 100000, (unsigned)PERCPU_COUNTERS_MAX};
     block_alarm(SIG_BLOCK); /* inherited by threads until they are ready */
-    sections_at_start = percpu_status().mode != PERCPU_MODE_FALLBACK;
+    look_around(MOST_CPUS);
     no_memory_is_reported_and_nothing_leaks(); /* first: later there is memory to reuse */
     early_increments_count();
     for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {

@@ -11,12 +11,7 @@
 #define _GNU_SOURCE
 #endif
 #include "percpu.h"
-#include <limits.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <unistd.h>
-#include "tap.h"
+#include "disturb.h"
 
 #ifdef __GLIBC__
 #define LIBC_KEEPS_MEMORY 1
@@ -303,7 +298,6 @@ static void detached_late_destructors(void)
 
 int main(void)
 {
-    struct sigaction sa;
     mode = percpu_status().mode;
     if (getenv("REQUIRE_RSEQ"))
         need_sections();
@@ -311,9 +305,7 @@ int main(void)
     object = PERCPU_NEW(unsigned long);
     pthread_key_create(&after_hook, destructor_after);
     pthread_key_create(&last_pass, destructor_last_pass);
-    memset(&sa, 0, sizeof sa);
-    sa.sa_handler = on_signal;
-    sigaction(SIGUSR1, &sa, (struct sigaction *)0);
+    handle(SIGUSR1, on_signal);
     late_destructors(1);
     late_destructors(0);
     last_destructor_pass();

@@ -10,45 +10,8 @@
 #endif
 #include "percpu.h"
 #include <limits.h>
-#include <pthread.h>
-#include <sched.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+#include "disturb.h"
 #include "plugins/seccomp.h"
-#include "tap.h"
-
-static unsigned cpus[64], ncpus;
-static int sections_at_start;
-
-static void find_cpus(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    sched_getaffinity(0, sizeof set, &set);
-    for (unsigned i = 0; i < CPU_SETSIZE && ncpus < 64; i++)
-        if (CPU_ISSET(i, &set))
-            cpus[ncpus++] = i;
-}
-
-static void move_to(pid_t tid, unsigned cpu)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    (void)sched_setaffinity(tid, sizeof set, &set);
-}
-
-static void move_anywhere(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (unsigned i = 0; i < ncpus; i++)
-        CPU_SET(cpus[i], &set);
-    sched_setaffinity(0, sizeof set, &set);
-}
 
 /* By both ways: 0 membarrier, 2 the walk. */
 static const char *by(int way)
@@ -165,13 +128,6 @@ static int only_the_right_cpu_is_asked(void)
     return 0;
 }
 
-static long switches(void)
-{
-    struct rusage u;
-    getrusage(RUSAGE_THREAD, &u);
-    return u.ru_nvcsw + u.ru_nivcsw;
-}
-
 /* To be on another CPU for a moment a thread has to leave its own. */
 static void a_walk_goes_there(void)
 {
@@ -194,21 +150,6 @@ static void a_walk_goes_there(void)
 static int fork_keeps_fences(void)
 {
     return percpu_fence() || percpu_fence_cpu(cpus[0]) ? 1 : 0;
-}
-
-static void in_child(int (*f)(void), const char *name)
-{
-    int status = -1;
-    pid_t pid;
-    fflush(stdout);
-    pid = fork();
-    if (pid == 0)
-        _exit(f());
-    waitpid(pid, &status, 0);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
-        skip(name, "no permission to install a seccomp filter");
-    else if (!ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s", name))
-        note("check %d, status %x", WEXITSTATUS(status), (unsigned)status);
 }
 
 /* ---- What it is for */
@@ -259,7 +200,7 @@ static void no_section_that_saw_the_old_flag_commits_after(int way, unsigned rou
     static void *mark;
     unsigned late = 0, failed = 0, i;
     struct percpu_rseq_list *row;
-    unsigned long aborts = percpu_status().aborts;
+    const unsigned long before = aborts();
     target = cpus[0];
     row_of_all = PERCPU_NEW(struct percpu_rseq_list);
     row = percpu_ptr(row_of_all, target);
@@ -269,7 +210,7 @@ static void no_section_that_saw_the_old_flag_commits_after(int way, unsigned rou
     move_to(0, from);
     pthread_create(&writer, (pthread_attr_t *)0, push_all_the_time, (void *)0);
     wait_for(&pushed, 1);
-    for (i = 0; i < rounds || (percpu_status().aborts == aborts && i < 200 * rounds); i++) {
+    for (i = 0; i < rounds || (aborts() == before && i < 200 * rounds); i++) {
         __atomic_store_n(&row->closed, 1, __ATOMIC_SEQ_CST);
         failed += percpu_fence_cpu(target) != 0;
         __atomic_store_n(&row->head, (void *)&mark, __ATOMIC_SEQ_CST);
@@ -283,9 +224,9 @@ static void no_section_that_saw_the_old_flag_commits_after(int way, unsigned rou
     pthread_join(writer, (void **)0);
     move_anywhere();
     ok(late == 0 && failed == 0, "%s, from CPU %u: no late commit in %u rounds", by(way), from, i);
-    aborts = percpu_status().aborts - aborts;
-    note("%lu pushes, %lu turned away, %lu aborts, %u late", pushed, turned_away, aborts, late);
-    ok(aborts > 0, "fences aborted sections");
+    note("%lu pushes, %lu turned away, %lu aborts, %u late", pushed, turned_away, aborts() - before,
+         late);
+    ok(aborts() != before, "fences aborted sections");
     percpu_free(row_of_all);
 }
 #endif
@@ -317,8 +258,7 @@ static void sections_are_fenced(void)
 
 int main(void)
 {
-    find_cpus();
-    sections_at_start = percpu_status().mode != PERCPU_MODE_FALLBACK;
+    look_around(MOST_CPUS);
     in_child(walk_refused_by_a_sandbox, "membarrier and sched_setaffinity refused: -1, EPERM");
     in_child(walk_refused_as_by_a_cpuset, "a CPU that is online but not ours to visit: -1, EINVAL");
     in_child(membarrier_refused_after_its_registration, "membarrier refused later: the walk");

@@ -14,106 +14,8 @@
 #define _GNU_SOURCE
 #endif
 #include "percpu.h"
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+#include "disturb.h"
 #include "plugins/seccomp.h"
-#include "tap.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
-static unsigned cpus[64], ncpus;
-static int sections_at_start;
-
-static unsigned long aborts(void)
-{
-    return percpu_status().aborts;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static void find_cpus(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    sched_getaffinity(0, sizeof set, &set);
-    for (unsigned i = 0; i < CPU_SETSIZE && ncpus < 64; i++)
-        if (CPU_ISSET(i, &set))
-            cpus[ncpus++] = i;
-}
-
-static void move_to(pid_t tid, unsigned cpu)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    (void)sched_setaffinity(tid, sizeof set, &set);
-}
-
-static void move_anywhere(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (unsigned i = 0; i < ncpus; i++)
-        CPU_SET(cpus[i], &set);
-    sched_setaffinity(0, sizeof set, &set);
-}
-
-/* From here on this thread takes the fallback, whoever registered it. */
-static void leave_rseq(void)
-{
-    (void)percpu_thread_unregister();
-#if PERCPU_RSEQ_PORTED
-    if (percpu_cpu_raw() >= 0) /* libc's: undone behind its back */
-        (void)syscall(PERCPU_RSEQ_SYSCALL, percpu_priv_area(), 32, 1, PERCPU_RSEQ_SIGNATURE);
-    if (percpu_cpu_raw() >= 0)
-        (void)syscall(PERCPU_RSEQ_SYSCALL, percpu_priv_area(), percpu_status().length, 1,
-                      PERCPU_RSEQ_SIGNATURE);
-    (void)percpu_thread_unregister(); /* now nobody's, and not to be registered again */
-#endif
-}
-
-static void block_alarm(int how)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGALRM);
-    pthread_sigmask(how, &set, (sigset_t *)0);
-}
-
-static void set_alarm(int microseconds, void (*handler)(int))
-{
-    struct itimerval every = {{0, microseconds}, {0, microseconds}};
-    struct sigaction sa;
-    memset(&sa, 0, sizeof sa);
-    sa.sa_handler = handler;
-    sa.sa_flags = SA_RESTART;
-    if (microseconds)
-        sigaction(SIGALRM, &sa, (struct sigaction *)0);
-    setitimer(ITIMER_REAL, &every, (struct itimerval *)0);
-    if (!microseconds)
-        signal(SIGALRM, SIG_IGN);
-}
 
 /* ---- One thread */
 
@@ -135,14 +37,13 @@ struct last {
 };
 
 /* Three nodes of @size bytes go in and come out, last in, first out; only the link is written. */
-static void list_of(size_t size, size_t link, int refused, const char *name)
+static void list_of(size_t size, size_t link, const char *name)
 {
     struct percpu_freelist list;
     unsigned char *nodes = (unsigned char *)malloc(3 * size);
     unsigned wrong = 0, i;
     size_t b;
     void *chain;
-    (void)refused;
     if (!nodes || percpu_freelist_init(&list, link) != 0) {
         ok(0, "memory for a list");
         free(nodes);
@@ -178,13 +79,12 @@ static void list_of(size_t size, size_t link, int refused, const char *name)
 
 static void *lists_of_several_types(void *arg)
 {
-    const int refused = arg != (void *)0;
-    if (refused)
+    if (arg)
         leave_rseq();
     move_to(0, cpus[0]);
-    list_of(sizeof(struct first), PERCPU_LINK(struct first, link), refused, "link first: LIFO");
-    list_of(sizeof(struct middle), PERCPU_LINK(struct middle, link), refused, "link in the middle");
-    list_of(sizeof(struct last), PERCPU_LINK(struct last, in.link), refused, "link in a member");
+    list_of(sizeof(struct first), PERCPU_LINK(struct first, link), "link first: LIFO");
+    list_of(sizeof(struct middle), PERCPU_LINK(struct middle, link), "link in the middle");
+    list_of(sizeof(struct last), PERCPU_LINK(struct last, in.link), "link in a member");
     return (void *)0;
 }
 
@@ -264,7 +164,6 @@ static void another_cpu_is_drained(void)
 /* ---- Storms */
 
 struct object {
-    unsigned number;
     unsigned owner; /* 0: free */
     void *link;
     unsigned seen;
@@ -400,7 +299,6 @@ static void nodes_are_conserved(int refused, int drainers, int membarrier, doubl
     if (!membarrier)
         percpu_priv_state.membarrier = 2; /* as where the kernel refuses it */
     for (i = 0; i < OBJECTS; i++) {
-        objects[i].number = i;
         objects[i].owner = 0;
         percpu_freelist_push(&list_of_objects, &objects[i]);
     }
@@ -414,8 +312,7 @@ static void nodes_are_conserved(int refused, int drainers, int membarrier, doubl
         if (tid)
             move_to(tid, cpus[(seed >> 20) % ncpus]);
         sched_yield();
-    } while (now() < end ||
-             (sections_at_start && refused < 2 && aborts() == before && now() < end + 2));
+    } while (now() < end || (refused < 2 && no_abort_yet(before, end + 30)));
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     for (i = 0; i < (unsigned)(WORKERS + drainers); i++)
         pthread_join(threads[i], (void **)0);
@@ -426,39 +323,21 @@ static void nodes_are_conserved(int refused, int drainers, int membarrier, doubl
     note("%s, %d drainers, %s: %lu operations, %u handlers, %u drains, %lu aborts", who, drainers,
          membarrier ? "membarrier" : "affinity walk", operations, handled, drains,
          aborts() - before);
-    if (sections_at_start && refused < 2)
-        ok(aborts() != before, "sections were aborted meanwhile");
+    if (refused < 2)
+        aborted_since(before);
     is(percpu_freelist_destroy(&list_of_objects), 0, "the list is empty then");
     percpu_priv_state.membarrier = was;
 }
 
 /* ---- No memory; no way to fence. In children. */
 
-static void in_child(int (*f)(void), const char *name)
-{
-    int status = -1;
-    pid_t pid;
-    fflush(stdout);
-    pid = fork();
-    if (pid == 0)
-        _exit(f());
-    waitpid(pid, &status, 0);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
-        skip(name, "no permission to install a seccomp filter");
-    else if (!ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s", name))
-        note("check %d, status %x", WEXITSTATUS(status), (unsigned)status);
-}
-
 static int without_memory(void)
 {
     static struct percpu_freelist list;
     static struct first nodes[5];
-    struct rlimit limit;
-    void *chain = &limit;
+    void *chain = &list;
     unsigned n = 0;
-    getrlimit(RLIMIT_AS, &limit);
-    limit.rlim_cur = 4096; /* nothing more */
-    setrlimit(RLIMIT_AS, &limit);
+    (void)limit_address_space(4096); /* nothing more */
     errno = 33;
     for (int i = 0; i < 4; i++)
         percpu_freelist_push(&list, &nodes[i]);
@@ -468,8 +347,7 @@ static int without_memory(void)
         return 2;
     if (percpu_freelist_destroy(&list) != -1 || errno != EBUSY)
         return 3;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_AS, &limit);
+    (void)limit_address_space(0);
     percpu_freelist_push(&list, &nodes[3]);
     percpu_freelist_push(&list, &nodes[4]);
     if (!list.base)
@@ -515,8 +393,7 @@ int main(void)
     const char *text = getenv("FREELIST_SECONDS");
     const double total = text ? atof(text) : 1.5;
     block_alarm(SIG_BLOCK);
-    find_cpus();
-    sections_at_start = percpu_status().mode != PERCPU_MODE_FALLBACK;
+    look_around(MOST_CPUS);
     if (SANITIZED)
         skip("out of memory", "a sanitizer needs its address space");
     else

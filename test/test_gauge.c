@@ -11,96 +11,7 @@
 #define _GNU_SOURCE
 #endif
 #include "percpu.h"
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-#include "tap.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
-static unsigned cpus[64], ncpus;
-static int sections_at_start;
-
-static unsigned long aborts(void)
-{
-    return percpu_status().aborts;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static void find_cpus(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    sched_getaffinity(0, sizeof set, &set);
-    for (unsigned i = 0; i < CPU_SETSIZE && ncpus < 64; i++)
-        if (CPU_ISSET(i, &set))
-            cpus[ncpus++] = i;
-}
-
-static void move_to(pid_t tid, unsigned cpu)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    (void)sched_setaffinity(tid, sizeof set, &set);
-}
-
-/* From here on this thread takes the fallback, whoever registered it. */
-static void leave_rseq(void)
-{
-    (void)percpu_thread_unregister();
-#if PERCPU_RSEQ_PORTED
-    if (percpu_cpu_raw() >= 0) /* libc's: undone behind its back */
-        (void)syscall(PERCPU_RSEQ_SYSCALL, percpu_priv_area(), 32, 1, PERCPU_RSEQ_SIGNATURE);
-    if (percpu_cpu_raw() >= 0)
-        (void)syscall(PERCPU_RSEQ_SYSCALL, percpu_priv_area(), percpu_status().length, 1,
-                      PERCPU_RSEQ_SIGNATURE);
-    (void)percpu_thread_unregister(); /* now nobody's, and not to be registered again */
-#endif
-}
-
-static void block_alarm(int how)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGALRM);
-    pthread_sigmask(how, &set, (sigset_t *)0);
-}
-
-static void set_alarm(int microseconds, void (*handler)(int))
-{
-    struct itimerval every = {{0, microseconds}, {0, microseconds}};
-    struct sigaction sa;
-    memset(&sa, 0, sizeof sa);
-    sa.sa_handler = handler;
-    sa.sa_flags = SA_RESTART;
-    if (microseconds)
-        sigaction(SIGALRM, &sa, (struct sigaction *)0);
-    setitimer(ITIMER_REAL, &every, (struct itimerval *)0);
-    if (!microseconds)
-        signal(SIGALRM, SIG_IGN);
-}
+#include "disturb.h"
 
 /*
  * A double that says who wrote it and when, and that no mixture of two others looks like: sign and
@@ -228,7 +139,7 @@ static void the_latest_tick_wins_and_ties_go_to_the_lower_cpu(void)
 #define WRITERS 6
 static struct percpu_gauge busy;
 static int stop;
-static unsigned torn, backwards, got_so_far, writers_moved, own_lost, last_set;
+static unsigned torn, backwards, got_so_far, own_lost, last_set;
 static int refused_half;
 static pid_t writer_tids[WRITERS];
 static __thread volatile unsigned handler_seq;
@@ -255,10 +166,8 @@ static void *write_to_gauge(void *arg)
                              (decode(d, &writer, &got) && writer == me && got < (seq & 0x3ffffff))))
             (void)__atomic_fetch_add(&own_lost, 1, __ATOMIC_RELAXED);
         seed = seed * 1103515245 + 12345;
-        if ((seed >> 16) % 16384 == 0) {
+        if ((seed >> 16) % 16384 == 0)
             move_to(0, cpus[(seed >> 8) % ncpus]);
-            (void)__atomic_fetch_add(&writers_moved, 1, __ATOMIC_RELAXED);
-        }
     }
     block_alarm(SIG_BLOCK);
     return (void *)(uintptr_t)seq;
@@ -290,8 +199,8 @@ static void readers_see_whole_values_in_order(unsigned writers, int refused, int
 {
     pthread_t threads[WRITERS + 2];
     unsigned long before = aborts();
-    unsigned long sets = 0, writer, seq;
-    unsigned w, s, i, seed = 1;
+    unsigned long sets = 0;
+    unsigned writer, seq, i, seed = 1;
     double end = now() + seconds, d = 0;
     const char *who = refused == 0   ? ""
                       : refused == 1 ? ", half without rseq"
@@ -315,7 +224,7 @@ static void readers_see_whole_values_in_order(unsigned writers, int refused, int
         }
         sched_yield();
     } while (now() < end || __atomic_load_n(&got_so_far, __ATOMIC_RELAXED) < 1000 ||
-             (sections_at_start && refused < 2 && aborts() == before && now() < end + 1));
+             (refused < 2 && no_abort_yet(before, end + 30)));
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     for (i = 0; i < writers + 2; i++) {
         void *result;
@@ -331,17 +240,16 @@ static void readers_see_whole_values_in_order(unsigned writers, int refused, int
     is(backwards, 0, "no reader sees a writer go back");
     is(own_lost, 0, "no writer gets an older value of its own than it has set");
     if (writers == 1 && !signals) {
-        writer = seq = 0;
-        if (percpu_gauge_get(&busy, &d) && decode(d, &w, &s))
-            writer = w, seq = s;
-        ok(writer == 0 && seq == last_set, "when the writer has stopped its last value is left");
+        ok(percpu_gauge_get(&busy, &d) && decode(d, &writer, &seq) && writer == 0 &&
+               seq == last_set,
+           "when the writer has stopped its last value is left");
     }
     percpu_gauge_set(&busy, encode(62, 1));
     ok(percpu_gauge_get(&busy, &d) && !bits_differ(d, encode(62, 1)), "the freshest set wins");
-    note("%lu sets, %u got_so_far, %lu aborts", sets, got_so_far, aborts() - before);
+    note("%lu sets, %u gets, %lu aborts", sets, got_so_far, aborts() - before);
 #ifdef PERCPU_RSEQ_OP_PUBLISH /* or else no set is a section */
-    if (sections_at_start && refused < 2)
-        ok(aborts() != before, "sections were aborted meanwhile");
+    if (refused < 2)
+        aborted_since(before);
 #endif
     percpu_gauge_destroy(&busy);
 }
@@ -444,22 +352,20 @@ static void *set_for_ever(void *arg)
     return (void *)0;
 }
 
+static int set_takes_effect(void)
+{
+    double d = 0;
+    percpu_gauge_set(&busy, 1.25);
+    return !percpu_gauge_get(&busy, &d) || bits_differ(d, 1.25);
+}
+
 static void *set_in_children(void *arg)
 {
     uintptr_t lost = 0;
     (void)arg;
     leave_rseq();
-    for (int i = 0; i < 30; i++) {
-        int status = -1;
-        pid_t pid = fork();
-        if (pid == 0) {
-            double d = 0;
-            percpu_gauge_set(&busy, 1.25);
-            _exit(!percpu_gauge_get(&busy, &d) || bits_differ(d, 1.25));
-        }
-        waitpid(pid, &status, 0);
-        lost += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-    }
+    for (int i = 0; i < 30; i++)
+        lost += status_of_child(set_takes_effect) != 0;
     return (void *)lost;
 }
 
@@ -487,11 +393,8 @@ static int without_memory(void)
 {
     static struct percpu_gauge g;
     struct percpu_gauge h;
-    struct rlimit limit;
     double d = 0;
-    getrlimit(RLIMIT_AS, &limit);
-    limit.rlim_cur = 4096; /* nothing more */
-    setrlimit(RLIMIT_AS, &limit);
+    (void)limit_address_space(4096); /* nothing more */
     errno = 55;
     percpu_gauge_set(&g, 1.25);
     if (errno != 55 || g.base)
@@ -506,8 +409,7 @@ static int without_memory(void)
     percpu_gauge_set(&h, 2.5); /* usable */
     if (!percpu_gauge_get(&h, &d) || bits_differ(d, 2.5))
         return 5;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_AS, &limit);
+    (void)limit_address_space(0);
     percpu_gauge_set(&g, 1.75);
     if (!g.base || !percpu_gauge_get(&g, &d) || bits_differ(d, 1.75))
         return 6;
@@ -515,32 +417,17 @@ static int without_memory(void)
     return percpu_gauge_get(&g, &d) ? 7 : 0;
 }
 
-static void without_memory_the_handle_holds_the_value(void)
-{
-    const char *name = "out of memory: the value is kept in the handle";
-    int status = -1;
-    pid_t pid;
-    if (SANITIZED) {
-        skip(name, "a sanitizer needs its address space");
-        return;
-    }
-    fflush(stdout);
-    pid = fork(); /* before the first allocation */
-    if (pid == 0)
-        _exit(without_memory());
-    waitpid(pid, &status, 0);
-    if (!ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s", name))
-        note("check %d, status %x", WEXITSTATUS(status), (unsigned)status);
-}
-
 int main(void)
 {
+    static const char no_memory[] = "out of memory: the value is kept in the handle";
     const char *count = getenv("GAUGE_HANDOFFS"); /* 100000 for a long run */
     const unsigned n = count ? (unsigned)atoi(count) : 600;
     block_alarm(SIG_BLOCK);
-    find_cpus();
-    sections_at_start = percpu_status().mode != PERCPU_MODE_FALLBACK;
-    without_memory_the_handle_holds_the_value();
+    look_around(MOST_CPUS);
+    if (SANITIZED)
+        skip(no_memory, "a sanitizer needs its address space");
+    else
+        in_child(without_memory, no_memory); /* before the first allocation */
     life_of_a_gauge();
     the_latest_tick_wins_and_ties_go_to_the_lower_cpu();
     a_stopped_writer_holds_up_nobody();

@@ -11,11 +11,7 @@
 #define _GNU_SOURCE
 #endif
 #include "percpu.h"
-
-#include <pthread.h>
-#include <sched.h>
-#include <unistd.h>
-#include "tap.h"
+#include "disturb.h"
 
 enum colour { RED = 0, GREEN = 1, BLUE = 0x7ffffff0 };
 
@@ -44,23 +40,7 @@ struct object {
 /* On one CPU this thread sees one copy, whichever bank it is on. */
 static void stay_here(void)
 {
-    cpu_set_t here;
-    CPU_ZERO(&here);
-    CPU_SET((unsigned)sched_getcpu(), &here);
-    sched_setaffinity(0, sizeof here, &here);
-}
-
-/* Take this thread off rseq, also off libc's registration, which the library would not touch. */
-static int leave_sections(void)
-{
-    percpu_thread_unregister();
-#if PERCPU_RSEQ_PORTED
-    unsigned lengths[2] = {32, percpu_status().length};
-    for (int i = 0; i < 2 && percpu_cpu_raw() >= 0; i++)
-        syscall(PERCPU_RSEQ_SYSCALL, percpu_priv_area(), lengths[i], 1, PERCPU_RSEQ_SIGNATURE);
-    percpu_thread_unregister(); /* and not to come back */
-#endif
-    return percpu_status().mode == PERCPU_MODE_FALLBACK;
+    move_to(0, (unsigned)sched_getcpu());
 }
 
 static int wrong;
@@ -73,12 +53,12 @@ static void same(uint64_t got, uint64_t want, const char *what, int line)
 #define SAME(got, want, what) same((uint64_t)(got), (uint64_t)(want), what, __LINE__)
 
 /* Literals, so that the compiler may make immediates of them. */
-#define CONSTANTS(X)                                                             \
-    X(1)                                                                         \
-    X(-1)                                                                        \
-    X(-129)                                                                      \
-    X(0x7fffffff) X(0x80000000u) X(0xffffffffu) X((int64_t)1 << 40) X(INT64_MIN) \
-        X(UINT64_C(0xffffffff80000000))
+#define CONSTANTS(X) \
+    X(1)             \
+    X(-1)            \
+    X(-129)          \
+    X(0x7fffffff)    \
+    X(0x80000000u) X(0xffffffffu) X((int64_t)1 << 40) X(INT64_MIN) X(UINT64_C(0xffffffff80000000))
 
 /*
  * For operands that go the same way as one of those with all constants: compilers take their time.
@@ -345,7 +325,7 @@ static void *on_the_fallback(void *arg)
 {
     (void)arg;
     stay_here();
-    if (leave_sections())
+    if (leave_rseq())
         everything();
     else
         ok(0, "this thread could be taken off rseq");

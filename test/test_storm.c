@@ -14,25 +14,7 @@
 #define _GNU_SOURCE
 #endif
 #include "percpu.h"
-
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-#include "tap.h"
-
-#if defined(__SANITIZE_THREAD__)
-#define HOLDS_SIGNALS 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define HOLDS_SIGNALS 1
-#endif
-#endif
-#ifndef HOLDS_SIGNALS
-#define HOLDS_SIGNALS 0
-#endif
+#include "disturb.h"
 
 enum { MAX_WORKERS = 20 };
 
@@ -61,8 +43,6 @@ struct worker {
 static struct object *object;
 static struct percpu_counter counter, churned;
 static int stop;
-static cpu_set_t allowed;
-static unsigned cpus[64], n_cpus;
 static __thread struct worker *self;
 
 static void operate(struct tally *t, uint32_t v)
@@ -83,19 +63,10 @@ static void operate(struct tally *t, uint32_t v)
 
 static void move_somewhere(uint32_t random)
 {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpus[random % n_cpus], &set);
-    sched_setaffinity(0, sizeof set, random % 5 ? &set : &allowed);
-}
-
-#ifndef SYS_timer_settime /* musl on 32-bit machines */
-#define SYS_timer_settime SYS_timer_settime64
-#endif
-static int set_timer(int timer, long us)
-{
-    struct itimerspec every = {{0, us * 1000}, {0, us * 1000}};
-    return syscall(SYS_timer_settime, timer, 0, &every, (void *)0) == 0;
+    if (random % 5)
+        move_to(0, cpus[random % ncpus]);
+    else
+        move_anywhere();
 }
 
 static void slow_down(struct worker *w)
@@ -121,26 +92,13 @@ static void handler(int sig)
     errno = saved;
 }
 
-/* Signal @sig to this thread. Raw system calls: libcs name the members differently. */
-static int create_timer(int sig, int *id)
-{
-    struct {
-        void *value;
-        int signo, notify, tid, rest[11];
-    } event = {0, 0, 0, 0, {0}};
-    event.signo = sig;
-    event.notify = 4; /* SIGEV_THREAD_ID */
-    event.tid = (int)syscall(SYS_gettid);
-    return syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, id) == 0;
-}
-
 static void *work(void *arg)
 {
     struct worker *w = (struct worker *)arg;
     uint32_t seed = 12345 + w->index * 977;
     self = w;
     w->period_us = 50 + (long)w->index % 6 * 10;
-    w->timed = create_timer(SIGUSR1, &w->timer) && set_timer(w->timer, w->period_us);
+    w->timed = start_timer(SIGUSR1, w->period_us, &w->timer);
     while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
         for (uint32_t i = 0; i < 200; i++)
             operate(&w->by_thread, i);
@@ -206,8 +164,8 @@ static void *churn(void *arg)
     return (void *)0;
 }
 
-/* In a child: what the thread that forked goes on to do is exact there. */
-static int child_is_exact(void)
+/* In a child: what the thread that forked goes on to do is exact there. Return: 0 if so. */
+static int child_is_wrong(void)
 {
     struct percpu_counter mine = {0, 0, 0, 0};
     uint32_t *p = PERCPU_NEW(uint32_t), *copy, sum = 0;
@@ -216,7 +174,7 @@ static int child_is_exact(void)
         this_cpu_add(*p, 2);
     }
     percpu_for_each_copy(p, copy) sum += *copy;
-    return sum == 4000 && percpu_counter_sum(&mine) == 2000;
+    return sum != 4000 || percpu_counter_sum(&mine) != 2000;
 }
 
 static int all_moved(struct worker *workers, unsigned n)
@@ -227,38 +185,22 @@ static int all_moved(struct worker *workers, unsigned n)
     return 1;
 }
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 int main(void)
 {
     static struct worker workers[MAX_WORKERS];
-    struct sigaction action;
     struct tally all;
     struct object sum, *copy;
     pthread_t churner;
     unsigned n, forks = 0, bad_children = 0, signals = 0, moves = 0, tokens[2 * MAX_WORKERS + 1],
                 lost = 0;
     percpu_word triangle = 0;
-    const char *percent = getenv("TEST_SCALE");
-    int sections = percpu_status().mode != PERCPU_MODE_FALLBACK;
     double end;
-    memset(&action, 0, sizeof action);
     memset(&all, 0, sizeof all);
     memset(&sum, 0, sizeof sum);
     memset(tokens, 0, sizeof tokens);
-    action.sa_handler = handler;
-    action.sa_flags = SA_RESTART;
-    sigaction(SIGUSR1, &action, (struct sigaction *)0);
-    sched_getaffinity(0, sizeof allowed, &allowed);
-    for (unsigned cpu = 0; cpu < CPU_SETSIZE && n_cpus < 64; cpu++)
-        if (CPU_ISSET(cpu, &allowed))
-            cpus[n_cpus++] = cpu;
-    n = 2 * n_cpus + 2 < (unsigned)MAX_WORKERS ? 2 * n_cpus + 2 : (unsigned)MAX_WORKERS;
+    handle(SIGUSR1, handler);
+    look_around(MOST_CPUS);
+    n = 2 * ncpus + 2 < (unsigned)MAX_WORKERS ? 2 * ncpus + 2 : (unsigned)MAX_WORKERS;
     object = PERCPU_NEW(struct object);
     for (unsigned i = 0; i < n; i++) {
         workers[i].index = i;
@@ -267,18 +209,13 @@ int main(void)
         pthread_create(&workers[i].thread, (const pthread_attr_t *)0, work, &workers[i]);
     }
     pthread_create(&churner, (const pthread_attr_t *)0, churn, (void *)1);
-    end = seconds() + 1.5 * (percent ? strtod(percent, (char **)0) / 100 : 1);
+    end = now() + 0.015 * scaled(100);
     do {
-        int status = -1;
-        pid_t child = fork();
-        if (child == 0)
-            _exit(!child_is_exact());
-        waitpid(child, &status, 0);
-        bad_children += status != 0;
+        bad_children += status_of_child(child_is_wrong) != 0;
         forks++;
         for (int i = 0; i < 1000; i++)
             sched_yield();
-    } while (seconds() < end || (!all_moved(workers, n) && seconds() < end + 60));
+    } while (now() < end || (!all_moved(workers, n) && now() < end + 60));
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < n; i++) {
         const struct worker *w = &workers[i];
@@ -309,8 +246,7 @@ int main(void)
         lost += tokens[i] != 1;
     note("%u threads, %u rounds of operations, %u signals, %u moves, %u short lives, %u forks, %lu "
          "aborts",
-         n, (unsigned)all.small_adds, signals, moves, churn_total.begun, forks,
-         percpu_status().aborts);
+         n, (unsigned)all.small_adds, signals, moves, churn_total.begun, forks, aborts());
     is(percpu_counter_sum(&counter), all.counter, "counter");
     is(sum.adds, all.adds, "adds and subs");
     is(sum.small_adds, all.small_adds, "32-bit adds");
@@ -320,13 +256,6 @@ int main(void)
     is(percpu_counter_sum(&churned), churn_total.added, "threads that come and go");
     is(bad_children, 0, "children");
     ok(signals > 0 && moves > 0 && churn_total.begun > 0, "the storm blew");
-    if (HOLDS_SIGNALS && percpu_status().aborts == 0)
-        skip("sections were aborted", "ThreadSanitizer holds signals back");
-    else if (sections)
-        ok(percpu_status().aborts > 0, "sections were aborted");
-    else if (getenv("REQUIRE_RSEQ"))
-        ok(0, "REQUIRE_RSEQ=1, but there are no sections");
-    else
-        skip("sections were aborted", percpu_reason_text(percpu_status().reason));
+    aborted_at_all("sections were aborted");
     return done();
 }

@@ -10,33 +10,7 @@
 #define _GNU_SOURCE
 #endif
 #include "percpu.h"
-#include <pthread.h>
-#include <sched.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-#include "tap.h"
-
-static unsigned cpus[64], ncpus; /* that this process may use */
-static int sections_at_start;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static void find_cpus(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    sched_getaffinity(0, sizeof set, &set);
-    for (unsigned i = 0; i < CPU_SETSIZE && ncpus < 64; i++)
-        if (CPU_ISSET(i, &set))
-            cpus[ncpus++] = i;
-}
+#include "disturb.h"
 
 static int allowed(unsigned cpu)
 {
@@ -44,37 +18,6 @@ static int allowed(unsigned cpu)
         if (cpus[i] == cpu)
             return 1;
     return 0;
-}
-
-static int move_to(pid_t tid, unsigned cpu)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    return sched_setaffinity(tid, sizeof set, &set);
-}
-
-static void move_anywhere(void)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (unsigned i = 0; i < ncpus; i++)
-        CPU_SET(cpus[i], &set);
-    sched_setaffinity(0, sizeof set, &set);
-}
-
-/* From here on this thread takes the fallback, whoever registered it. */
-static void leave_rseq(void)
-{
-    (void)percpu_thread_unregister();
-#if PERCPU_RSEQ_PORTED
-    if (percpu_cpu_raw() >= 0) /* libc's: undone behind its back */
-        (void)syscall(PERCPU_RSEQ_SYSCALL, percpu_priv_area(), 32, 1, PERCPU_RSEQ_SIGNATURE);
-    if (percpu_cpu_raw() >= 0)
-        (void)syscall(PERCPU_RSEQ_SYSCALL, percpu_priv_area(), percpu_status().length, 1,
-                      PERCPU_RSEQ_SIGNATURE);
-    (void)percpu_thread_unregister(); /* now nobody's, and not to be registered again */
-#endif
 }
 
 /* How a stamp is taken. */
@@ -131,21 +74,15 @@ static void *stamp_after_each_move(void *arg)
     return (void *)0;
 }
 
-static struct worker run(enum way way, unsigned moves, void *(*f)(void *))
+static void cpu_is_where_the_thread_was_moved(enum way way, unsigned moves)
 {
     struct worker w;
     pthread_t t;
     memset(&w, 0, sizeof w);
     w.way = way;
     w.moves = moves;
-    pthread_create(&t, (pthread_attr_t *)0, f, &w);
+    pthread_create(&t, (pthread_attr_t *)0, stamp_after_each_move, &w);
     pthread_join(t, (void **)0);
-    return w;
-}
-
-static void cpu_is_where_the_thread_was_moved(enum way way, unsigned moves)
-{
-    struct worker w = run(way, moves, stamp_after_each_move);
     ok(w.stamps == moves && w.wrong_cpu == 0, "%s: right CPU after %u moves", way_names[way],
        moves);
     if (w.wrong_cpu)
@@ -156,13 +93,6 @@ static void cpu_is_where_the_thread_was_moved(enum way way, unsigned moves)
         ok(w.fell_back, "%s: without sections indeed", way_names[way]);
     else
         is(!w.fell_back, sections_at_start, "with sections, if any");
-}
-
-static long switches(void)
-{
-    struct rusage u;
-    getrusage(RUSAGE_THREAD, &u);
-    return u.ru_nvcsw + u.ru_nivcsw;
 }
 
 /* While somebody else moves us. A thread that was not switched out did not move. */
@@ -198,7 +128,7 @@ static void stamps_under_a_storm_of_migrations(enum way way)
     struct worker w;
     pthread_t t;
     unsigned moves = 0, seed = 1;
-    unsigned long aborts = percpu_status().aborts, seen;
+    const unsigned long before = aborts();
     double end = now() + 0.1;
     pid_t tid;
     memset(&w, 0, sizeof w);
@@ -211,20 +141,18 @@ static void stamps_under_a_storm_of_migrations(enum way way)
         if (move_to(tid, cpus[(seed >> 16) % ncpus]) == 0)
             moves++;
         sched_yield();
-        seen = percpu_status().aborts - aborts;
         /* Sections are the point where there are any: go on until one was hit, within reason. */
-    } while (now() < end || moves < 20 ||
-             (way == APPROX && sections_at_start && !seen && now() < end + 1));
+    } while (now() < end || moves < 20 || (way == APPROX && no_abort_yet(before, end + 30)));
     __atomic_store_n(&w.stop, 1, __ATOMIC_RELAXED);
     pthread_join(t, (void **)0);
     ok(w.undisturbed > 0 && w.wrong_cpu == 0, "%s: right CPU under a storm of moves",
        way_names[way]);
     is(w.backwards, 0, "and time never goes back");
     note("%s: %u moves, %u checks, %u wrong, %lu aborts", way_names[way], moves, w.undisturbed,
-         w.wrong_cpu, seen);
+         w.wrong_cpu, aborts() - before);
 #ifdef PERCPU_RSEQ_OP_STAMP /* or else there is no section */
-    if (way == APPROX && sections_at_start)
-        ok(seen > 0, "sections were aborted meanwhile");
+    if (way == APPROX)
+        aborted_since(before);
 #endif
 }
 
@@ -252,8 +180,7 @@ int main(void)
     const char *count = getenv("TSCP_MOVES"); /* 100000 for a long run */
     const unsigned moves = count ? (unsigned)atoi(count) : 2500;
     unsigned way;
-    find_cpus();
-    sections_at_start = percpu_status().mode != PERCPU_MODE_FALLBACK;
+    look_around(MOST_CPUS);
     (void)this_cpu_id();
     percpu_priv_state.rdtscp = 0;
     (void)percpu_tscp();
