@@ -37,8 +37,8 @@ my %rules = (
     no_asm_in_percpu_h => sub {
         my $text = without_comments(text_of($_[0]));
         while ($text =~ /\b(__asm__|__asm|asm)\b/g) {
-            my $rest = substr($text, pos $text, 200);
-            next if $rest =~ /^\s*\(\s*"\w+"\s*\)/
+            my ($before, $rest) = (substr($text, 0, pos $text), substr($text, pos $text, 200));
+            next if $rest =~ /^\s*\(\s*"\w+"\s*\)/ && $before =~ /\bextern\b[^;{}]*\z/
                 || $rest =~ /^\s*volatile\s*\(\s*"" ::: "memory"\)/;
             complain($_[0], line_at($text, pos $text), 'asm belongs in rseq_abi.h');
         }
