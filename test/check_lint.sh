@@ -48,7 +48,7 @@ rule contents_match_sections percpu.h rseq_abi.h
 }
 
 # Another version of clang-format has another opinion.
-formatter=
+formatter= version=
 for f in clang-format clang-format-14; do
     have $f && version=$($f --version) || continue
     case $version in *" version 14."*) formatter=$f ;; esac
