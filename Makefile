@@ -42,19 +42,22 @@ flavor_musl := $(MUSL_GCC) -std=gnu11
 flavor_musl-pic := $(MUSL_GCC) -std=gnu11 -fPIC
 flavor_musl-static := $(MUSL_GCC) -std=gnu11 -static
 flavor_musl-clang := $(MUSL_CLANG) -std=gnu11
-FLAVORS := gcc gcc-O0 gcc-pic gcc-nopie gcc-static gcc-staticpie gcc-lto clang clang-O0 gxx clangxx \
-	musl musl-pic musl-static musl-clang
+FLAVORS := gcc gcc-O0 gcc-pic gcc-nopie gcc-static gcc-staticpie gcc-lto clang clang-O0 gxx \
+	clangxx musl musl-pic musl-static musl-clang
 have = $(shell command -v $(firstword $(flavor_$(1))) >/dev/null 2>&1 && echo $(1))
 HAVE := $(foreach f,$(FLAVORS),$(call have,$(f)))
 ifeq ($(call have,musl),)
 HAVE := $(filter-out musl-clang,$(HAVE))
 endif
 
-# ---- Modes: where a flavor runs, besides `plain`. tunable: glibc told not to register. enosys, eperm,
-# eacces: seccomp refuses rseq.
+# ---- Modes: where a flavor runs, besides `plain`. tunable: glibc told not to register. enosys,
+# eperm, eacces: seccomp refuses rseq.
 MODES := gcc.tunable gcc-static.tunable gcc-pic.tunable clang.tunable gxx.tunable \
-	gcc.enosys gcc-static.eperm clang.eacces musl.enosys musl.eperm musl-static.eacces musl-clang.enosys
-RUNS := $(addsuffix .plain,$(HAVE)) $(foreach m,$(MODES),$(if $(filter $(firstword $(subst ., ,$(m))),$(HAVE)),$(m)))
+	gcc.enosys gcc-static.eperm clang.eacces musl.enosys musl.eperm musl-static.eacces \
+	musl-clang.enosys
+flavor_of = $(firstword $(subst ., ,$(1)))
+RUNS := $(addsuffix .plain,$(HAVE)) \
+	$(foreach m,$(MODES),$(if $(filter $(call flavor_of,$(m)),$(HAVE)),$(m)))
 
 SH_TESTS := $(wildcard test/check_*.sh)
 C_TESTS := $(patsubst test/%.c,%,$(wildcard test/test_*.c))
@@ -66,7 +69,8 @@ RUNS_MEMORY := gcc.plain gcc-O0.plain clang.plain gxx.plain musl.plain gcc.enosy
 # The same with another stride.
 STRIDE_TESTS := test_alloc_12 test_alloc_20
 RUNS_STRIDE := gcc.plain clangxx.plain musl.plain
-# Objects: C over operations, so what matters is how a compiler optimises, and each way to fall back.
+# Objects: C over operations, so what matters is how a compiler optimises, and each way to fall
+# back.
 OBJECT_TESTS := test_counters test_gauge test_freelist test_tscp test_fence
 RUNS_OBJECTS := $(addsuffix .plain,gcc gcc-O0 gcc-static gcc-lto clang clang-O0 gxx clangxx musl \
 	musl-static) gcc.tunable clang.eacces musl.enosys
@@ -91,11 +95,15 @@ T := $(B)/t
 
 # Options that one test needs: CFLAGS_test_name, in the test's own first lines as "// cflags: ...".
 test_cflags = $(shell sed -n 's,^// cflags: ,,p' test/$(1).c)
+# A flavor's options beside its command line: the level unless it has one, and the user's.
+flavor_level = $(if $(findstring -O0,$(flavor_$(1))),,-O2)
+flavor_user = $(if $(findstring -x c++,$(flavor_$(1))),$(CXXFLAGS),$(CFLAGS))
 
 define flavor_rules
 $(T)/$(1)/%: test/%.c $(HEADERS) test/tap.h $(wildcard test/*.h) Makefile
 	@mkdir -p $$(@D)
-	$(flavor_$(1)) $(filter-out -O2,$(TEST_CFLAGS)) $(if $(findstring -O0,$(flavor_$(1))),,-O2) $$(call test_cflags,$$*) $(if $(findstring -x c++,$(flavor_$(1))),$(CXXFLAGS),$(CFLAGS)) $$< -o $$@ -pthread $(LDFLAGS)
+	$(flavor_$(1)) $(filter-out -O2,$(TEST_CFLAGS)) $(call flavor_level,$(1)) \
+		$$(call test_cflags,$$*) $(call flavor_user,$(1)) $$< -o $$@ -pthread $(LDFLAGS)
 endef
 $(foreach f,$(HAVE),$(eval $(call flavor_rules,$(f))))
 
@@ -103,14 +111,13 @@ $(T)/sandbox: test/sandbox.c
 	@mkdir -p $(@D)
 	$(CC) -O2 $(CFLAGS) $< -o $@ $(LDFLAGS)
 
-flavor_of = $(firstword $(subst ., ,$(1)))
 # Links named FLAVOR.MODE/TEST, so that every run has a name of its own.
 BINARIES := $(sort $(foreach r,$(RUNS),$(addprefix $(T)/$(call flavor_of,$(r))/,$(call runs,$(r)))))
 RUN_LINKS := $(foreach r,$(RUNS),$(addprefix $(T)/$(r)/,$(call runs,$(r))))
 define run_rules
-$(T)/$(1)/%: $(T)/$(firstword $(subst ., ,$(1)))/%
+$(T)/$(1)/%: $(T)/$(call flavor_of,$(1))/%
 	@mkdir -p $$(@D)
-	@ln -sf ../$(firstword $(subst ., ,$(1)))/$$* $$@
+	@ln -sf ../$(call flavor_of,$(1))/$$* $$@
 endef
 $(foreach r,$(RUNS),$(eval $(call run_rules,$(r))))
 
@@ -149,10 +156,11 @@ check: ## run all tests on this machine; TAP under prove; REQUIRE_RSEQ=1: no ski
 	@prove --timer -j$(JOBS) --exec test/exec - <$(B)/tests.list; rc=$$?; \
 		test/summary $(B)/tap || rc=1; exit $$rc
 
-# Real kernels, libcs and architectures under an emulator. ROWS=glob selects (bash's, e.g. 'quick-*',
-# '@(aarch64|riscv64)-*'), JOBS=n boots at a time. The cache is not in the tree: PERCPU_CACHE.
+# Real kernels, libcs and architectures under an emulator. ROWS=glob selects (bash's, e.g.
+# 'quick-*', '@(aarch64|riscv64)-*'), JOBS=n boots at a time. The cache is not in the tree:
+# PERCPU_CACHE.
 .PHONY: check-kernels check-kernels-quick
-check-kernels: ## boot real kernels and other architectures (qemu-system) and run the tests there; ROWS=glob, JOBS=n
+check-kernels: ## run the tests on real kernels and other architectures (qemu-system); ROWS, JOBS
 	@ROWS='$(ROWS)' JOBS=$(JOBS) test/kernels/run
 
 check-kernels-quick: ## the rows of check-kernels that take two minutes
@@ -167,14 +175,18 @@ BENCH_FLAGS ?=
 BENCH_COMMIT := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 # librseq's add takes part where pkg-config knows librseq; nothing else depends on it.
 BENCH_LIBRSEQ := $(shell pkg-config --exists librseq 2>/dev/null && \
-	echo "-DBENCH_LIBRSEQ='\"$$(pkg-config --modversion librseq)\"' $$(pkg-config --cflags librseq | sed 's/-I/-isystem /g')")
+	echo "-DBENCH_LIBRSEQ='\"$$(pkg-config --modversion librseq)\"'" \
+		"$$(pkg-config --cflags librseq | sed 's/-I/-isystem /g')")
 BENCH_LIBRSEQ_LIBS := $(shell pkg-config --exists librseq 2>/dev/null && pkg-config --libs librseq)
-# $(call bench_build,COMPILER,EXTRA FLAGS,OUTPUT,LIBS): the command line, which the program then shows.
+# $(call bench_build,COMPILER,EXTRA FLAGS,OUTPUT,LIBS): the command line, which the program then
+# shows.
 bench_build = $(1) $(BENCH_CFLAGS) $(2) -DBENCH_BUILD='"$(strip $(BENCH_OPT) $(CFLAGS) $(2))"' \
 	-DBENCH_COMMIT='"$(BENCH_COMMIT)"' $(BENCH_SRC) -o $(3) -pthread $(4) $(LDFLAGS)
 BENCH_ISA_LEVELS := x86-64 x86-64-v2 x86-64-v3 x86-64-v4
 BENCH_ISA_FLAGS ?= --case add* --time-ms 2 --reps 11
-BENCH_MACHINE = $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -1 | tr -cs 'A-Za-z0-9.\n' '-')-$(shell uname -r)
+BENCH_MODEL = $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -1 | \
+	tr -cs 'A-Za-z0-9.\n' '-')
+BENCH_MACHINE = $(BENCH_MODEL)-$(shell uname -r)
 
 .PHONY: bench bench-musl bench-isa bench-results
 $(B)/bench/bench: $(BENCH_DEPS)
@@ -182,9 +194,11 @@ $(B)/bench/bench: $(BENCH_DEPS)
 	$(call bench_build,$(CC) $(BENCH_LIBRSEQ),,$@,$(BENCH_LIBRSEQ_LIBS))
 
 # musl-gcc knows musl's headers only; those of the kernel come after them.
+BENCH_MUSL_FLAGS = -static -idirafter /usr/include \
+	-idirafter /usr/include/$(shell $(CC) -dumpmachine)
 $(B)/bench/bench-musl: $(BENCH_DEPS)
 	@mkdir -p $(@D)
-	$(call bench_build,$(MUSL_GCC),-static -idirafter /usr/include -idirafter /usr/include/$(shell $(CC) -dumpmachine),$@,)
+	$(call bench_build,$(MUSL_GCC),$(BENCH_MUSL_FLAGS),$@,)
 
 $(B)/bench/isa: bench/isa.c
 	@mkdir -p $(@D)
@@ -194,12 +208,13 @@ $(B)/bench/isa-%: $(BENCH_DEPS)
 	@mkdir -p $(@D)
 	$(call bench_build,$(CC),-march=$*,$@,)
 
-bench: $(B)/bench/bench ## measure everything on this machine, beside what it competes with (2 minutes)
+bench: $(B)/bench/bench ## measure everything on this machine, beside what it competes with (2 min)
 	@bench/instructions $(CC) $(CFLAGS)
 	@$(B)/bench/bench $(BENCH_FLAGS)
 
 bench-musl: ## the same in a static program of musl
-	@command -v $(MUSL_GCC) >/dev/null || { echo "not run: no $(MUSL_GCC) on this machine"; exit 0; }; \
+	@command -v $(MUSL_GCC) >/dev/null || \
+		{ echo "not run: no $(MUSL_GCC) on this machine"; exit 0; }; \
 		$(MAKE) --no-print-directory $(B)/bench/bench-musl && $(B)/bench/bench-musl $(BENCH_FLAGS)
 
 bench-isa: $(B)/bench/isa ## is a build for x86-64-v2, v3, v4 faster? those that this CPU can run
@@ -208,12 +223,14 @@ bench-isa: $(B)/bench/isa ## is a build for x86-64-v2, v3, v4 faster? those that
 		$(MAKE) --no-print-directory $(B)/bench/isa-$$l || exit 1; \
 		[ $$l = x86-64 ] && continue; \
 		echo; echo "== $$l beside x86-64"; \
-		bench/compare $(B)/bench/isa-x86-64 $(B)/bench/isa-$$l $(BENCH_ISA_FLAGS); [ $$? -le 1 ] || exit 1; \
+		bench/compare $(B)/bench/isa-x86-64 $(B)/bench/isa-$$l $(BENCH_ISA_FLAGS); \
+		[ $$? -le 1 ] || exit 1; \
 	done
 
 bench-results: $(B)/bench/bench ## keep a result of this machine, with its plot, in bench/results
 	@mkdir -p bench/results
-	{ bench/instructions $(CC) $(CFLAGS); $(B)/bench/bench --save bench/results/$(BENCH_MACHINE).csv $(BENCH_FLAGS); } \
+	{ bench/instructions $(CC) $(CFLAGS); \
+		$(B)/bench/bench --save bench/results/$(BENCH_MACHINE).csv $(BENCH_FLAGS); } \
 		>bench/results/$(BENCH_MACHINE).txt
 	bench/plot bench/results/$(BENCH_MACHINE).csv bench/results/$(BENCH_MACHINE).svg
 
@@ -235,7 +252,8 @@ if(NOT TARGET percpu::percpu)
   file(RELATIVE_PATH percpu_include "$(CMAKEDIR)" "$(INCLUDEDIR)")
   get_filename_component(percpu_include "$${CMAKE_CURRENT_LIST_DIR}/$${percpu_include}" ABSOLUTE)
   add_library(percpu::percpu INTERFACE IMPORTED)
-  set_target_properties(percpu::percpu PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "$${percpu_include}")
+  set_target_properties(percpu::percpu PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES "$${percpu_include}")
 endif()
 endef
 define CMAKE_VERSION
@@ -262,8 +280,9 @@ install: ## copy the headers, the pkg-config file and the CMake package (PREFIX,
 		"$(DESTDIR)$(CMAKEDIR)/percpu-config-version.cmake"
 
 uninstall: ## remove what install copied, and directories that are empty then
-	rm -f $(foreach h,$(HEADERS),"$(DESTDIR)$(INCLUDEDIR)/$(h)") "$(DESTDIR)$(PKGCONFIGDIR)/percpu.pc" \
-		"$(DESTDIR)$(CMAKEDIR)/percpu-config.cmake" "$(DESTDIR)$(CMAKEDIR)/percpu-config-version.cmake"
+	rm -f $(foreach h,$(HEADERS),"$(DESTDIR)$(INCLUDEDIR)/$(h)") \
+		"$(DESTDIR)$(PKGCONFIGDIR)/percpu.pc" "$(DESTDIR)$(CMAKEDIR)/percpu-config.cmake" \
+		"$(DESTDIR)$(CMAKEDIR)/percpu-config-version.cmake"
 	@rmdir "$(DESTDIR)$(CMAKEDIR)" 2>/dev/null; \
 		if [ -n "$(DESTDIR)" ]; then cd "$(DESTDIR)" && \
 		for d in "$(CMAKEDIR)" "$(PKGCONFIGDIR)" "$(INCLUDEDIR)"; do \

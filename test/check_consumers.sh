@@ -8,26 +8,13 @@
 # before they are unmapped (plugin_host: the kernel kills it).
 cd "$(dirname "$0")/.." || exit 2
 src=test/consumers
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/percpu-consumers.XXXXXX") || exit 2
-trap 'rm -rf "$tmp"' EXIT
+. test/matrix/tap.sh
+said=$tmp/err
 trap '' PIPE # a program that ends early is a failed check, not the end of this script
 unset GLIBC_TUNABLES
 OFF=GLIBC_TUNABLES=glibc.pthread.rseq=0
 warn="-Wall -Wextra -Wpedantic -Wshadow -Wundef -Wconversion -Wcast-qual -Werror"
-n=0 failed=0
 
-have() { command -v "$1" >/dev/null 2>&1; }
-skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
-result() { # STATUS NAME: what there is to say is in $tmp/err
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        tail -12 "$tmp/err" | sed 's/^/# /'
-        failed=1
-    fi
-}
 # build NAME COMMAND...: a warning is a failure.
 build() {
     local out=$1
@@ -203,10 +190,10 @@ find_promtool() {
         chmod +x "$promtool.new" && mv "$promtool.new" "$promtool"
 }
 
-ran=
+built_by=
 for cc in gcc clang musl-gcc; do
     have $cc || { skip "consumers built with $cc" "no $cc here"; continue; }
-    ran=$cc
+    built_by=$cc
     libs=-ldl modes="plain $OFF" std=-std=gnu11
     [ $cc != musl-gcc ] || modes=plain
     build signal_counters $cc $std $src/signal_counters.c
@@ -298,7 +285,7 @@ exposition_rejects "a metric twice" \
     '# HELP a x.\n# TYPE a gauge\na 1\n# HELP a x.\n# TYPE a gauge\na 2\n'
 exposition_rejects "an empty line" '# HELP a x.\n# TYPE a gauge\na 1\n\n'
 exposition_rejects "nothing at all" ''
-if [ -z "$ran" ] || [ ! -s "$tmp/body" ]; then
+if [ -z "$built_by" ] || [ ! -s "$tmp/body" ]; then
     skip "promtool reads the metrics" "no exporter was built"
 elif find_promtool; then
     "$promtool" check metrics <"$tmp/body" >"$tmp/err" 2>&1
@@ -310,5 +297,4 @@ else
     skip "promtool reads the metrics" \
         "no promtool here, and Debian's prometheus package is not to be had"
 fi
-echo "1..$n"
-exit $failed
+finish

@@ -1,32 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# The descriptors and sections of linked programs, as test/descriptors.pl verifies them: every flavor of the
-# Makefile, shared objects, linkers, other processors. And that the verifier notices what is broken.
+# The descriptors and sections of linked programs, as test/descriptors.pl verifies them: every
+# flavor of the Makefile, shared objects, linkers, other processors. And that the verifier notices
+# what is broken.
 cd "$(dirname "$0")/.." || exit 2
+. test/matrix/tap.sh
 unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/descriptors.XXXXXX") || exit 2
-trap 'rm -rf "$tmp"' EXIT
-n=0 failed=0 option=
-
-result() { # result STATUS NAME [FILE]: one line of TAP, with FILE's first lines if it failed
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        failed=1
-        [ -z "$3" ] || head -8 "$3" | sed 's/^/# | /'
-    fi
-}
-skipped() {
-    n=$((n + 1))
-    echo "ok $n - $1 # SKIP $2"
-}
-have() { command -v "$1" >/dev/null; }
-
-for tool in perl readelf objdump; do
-    have $tool || { echo "1..0 # SKIP no $tool"; exit 77; }
-done
+option=
+need perl readelf objdump
 
 verify() { # verify NAME FILE [PREFIX]
     perl test/descriptors.pl ${option:+"$option"} ${3:+-p "$3"} "$2" >"$tmp/out" 2>&1
@@ -34,9 +15,9 @@ verify() { # verify NAME FILE [PREFIX]
     if [ $rc = 0 ]; then
         result 0 "$1: $(cat "$tmp/out")"
     elif [ $rc = 2 ]; then
-        skipped "$1" "it has no sections"
+        skip "$1" "it has no sections"
     else
-        result 1 "$1" "$tmp/out"
+        result 1 "$1"
     fi
 }
 
@@ -45,13 +26,13 @@ compiled() {
     local name=$1
     shift
     "$@" >"$tmp/out" 2>&1 && return 0
-    result 1 "$name: compiles" "$tmp/out"
+    result 1 "$name: compiles"
     return 1
 }
 
 # ---- What make check runs
-for flavor in gcc gcc-O0 gcc-pic gcc-nopie gcc-static gcc-staticpie gcc-lto clang clang-O0 gxx clangxx musl \
-    musl-pic musl-static musl-clang; do
+for flavor in gcc gcc-O0 gcc-pic gcc-nopie gcc-static gcc-staticpie gcc-lto clang clang-O0 gxx \
+    clangxx musl musl-pic musl-static musl-clang; do
     case $flavor in
     gcc*) compiler=gcc ;;
     clang | clang-O0) compiler=clang ;;
@@ -61,7 +42,7 @@ for flavor in gcc gcc-O0 gcc-pic gcc-nopie gcc-static gcc-staticpie gcc-lto clan
     musl*) compiler=musl-gcc ;;
     esac
     if ! have $compiler || { [ $flavor = musl-clang ] && ! have musl-gcc; }; then
-        skipped "$flavor" "no $compiler"
+        skip "$flavor" "no $compiler"
         continue
     fi
     for test in test_sections test_example; do
@@ -90,13 +71,13 @@ result $((wrong != 0)) "$others other programs in build/t" "$tmp/wrong"
 # ---- Shared objects, linkers, optimisation
 flags="-std=gnu11 -g -I. -Itest -pthread"
 for cc in gcc clang musl-gcc; do
-    have $cc || { skipped "shared object, $cc" "no $cc"; continue; }
+    have $cc || { skip "shared object, $cc" "no $cc"; continue; }
     # shellcheck disable=SC2086 # a list of flags
-    compiled "shared object, $cc" $cc $flags -O2 -fPIC -shared test/test_sections.c -o "$tmp/$cc.so" &&
-        verify "shared object, $cc" "$tmp/$cc.so"
+    compiled "shared object, $cc" $cc $flags -O2 -fPIC -shared test/test_sections.c \
+        -o "$tmp/$cc.so" && verify "shared object, $cc" "$tmp/$cc.so"
 done
 for ld in gold lld; do
-    have ld.$ld || { skipped "linked with $ld" "no ld.$ld"; continue; }
+    have ld.$ld || { skip "linked with $ld" "no ld.$ld"; continue; }
     for mode in -pie -no-pie; do
         pic=-fPIE
         [ $mode = -pie ] || pic=-fno-pic
@@ -106,32 +87,35 @@ for ld in gold lld; do
     done
 done
 for ld in bfd gold lld; do
-    have ld.$ld || { skipped "--gc-sections with $ld" "no ld.$ld"; continue; }
+    have ld.$ld || { skip "--gc-sections with $ld" "no ld.$ld"; continue; }
     # shellcheck disable=SC2086
-    compiled "--gc-sections with $ld" gcc $flags -O2 -ffunction-sections -fuse-ld=$ld -Wl,--gc-sections \
-        test/test_sections.c -o "$tmp/$ld" && option=-g verify "--gc-sections with $ld" "$tmp/$ld"
+    compiled "--gc-sections with $ld" gcc $flags -O2 -ffunction-sections -fuse-ld=$ld \
+        -Wl,--gc-sections test/test_sections.c -o "$tmp/$ld" &&
+        option=-g verify "--gc-sections with $ld" "$tmp/$ld"
 done
 if have gcc; then
     for opt in -Os -O3 "-O2 -fcf-protection -fstack-protector-all"; do
         [ "$(uname -m)" = x86_64 ] || [ "${opt#*-fcf}" = "$opt" ] || continue
         # shellcheck disable=SC2086
-        compiled "gcc $opt" gcc $flags $opt test/test_sections.c -o "$tmp/opt" && verify "gcc $opt" "$tmp/opt"
+        compiled "gcc $opt" gcc $flags $opt test/test_sections.c -o "$tmp/opt" &&
+            verify "gcc $opt" "$tmp/opt"
     done
 fi
 
 # ---- Other processors
-for triplet in x86_64-linux-gnu aarch64-linux-gnu riscv64-linux-gnu arm-linux-gnueabihf i686-linux-gnu \
-    loongarch64-linux-gnu mips64el-linux-gnuabi64; do
+for triplet in x86_64-linux-gnu aarch64-linux-gnu riscv64-linux-gnu arm-linux-gnueabihf \
+    i686-linux-gnu loongarch64-linux-gnu mips64el-linux-gnuabi64; do
     arch=${triplet%%-*} cc=$triplet-gcc prefix=$triplet- more=
     [ $arch = "$(uname -m)" ] && continue
     if [ $arch = i686 ] && ! have $cc && [ "$(uname -m)" = x86_64 ] \
         && echo 'int main(void) { return 0; }' | gcc -m32 -x c - -o "$tmp/empty" 2>/dev/null; then
         cc="gcc -m32 -idirafter /usr/include/x86_64-linux-gnu" prefix=
     fi
-    have ${cc%% *} || { skipped $arch "no $cc"; continue; }
+    have ${cc%% *} || { skip $arch "no $cc"; continue; }
     [ $arch = arm ] && more="-O2@-marm@-march=armv8-a+simd"
     [ $arch = i686 ] && more="-O2@-march=i686@-msse2"
-    for opt in -O2 "-O2 -static" "-O2 -fPIC -shared" "-O2 -no-pie -fno-pic" ${more:+"${more//@/ }"}; do
+    for opt in -O2 "-O2 -static" "-O2 -fPIC -shared" "-O2 -no-pie -fno-pic" \
+        ${more:+"${more//@/ }"}; do
         # shellcheck disable=SC2086
         compiled "$arch $opt" $cc $flags $opt test/test_sections.c -o "$tmp/$arch" &&
             verify "$arch $opt" "$tmp/$arch" $prefix
@@ -144,12 +128,12 @@ notices() { # notices NAME FLAG PATTERN
     compiled "broken: $1" gcc $flags -O2 "$2" test/test_example.c -o "$tmp/broken" || return
     perl test/descriptors.pl "$tmp/broken" >"$tmp/out" 2>&1
     [ $? = 1 ] && grep -q "$3" "$tmp/out"
-    result $? "notices $1" "$tmp/out"
+    result $? "notices $1"
 }
 if have gcc; then
     notices "protection that starts late" -DPERCPU_BREAK_LATE_START 'not armed as expected'
-    notices "an instruction after the commit" -DPERCPU_BREAK_COMMIT_NOT_LAST 'stores before the last'
+    notices "an instruction after the commit" -DPERCPU_BREAK_COMMIT_NOT_LAST \
+        'stores before the last'
     notices "a displaced signature" -DPERCPU_BREAK_SIGNATURE 'signature is'
 fi
-echo "1..$n"
-exit $failed
+finish

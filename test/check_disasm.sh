@@ -4,29 +4,8 @@
 # numbers are in the names of the results. Then: the boundaries that test_sections traps are those
 # of the disassembler; and a debugger gets over an operation.
 cd "$(dirname "$0")/.." || exit 2
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/disasm.XXXXXX") || exit 2
-trap 'rm -rf "$tmp"' EXIT
-n=0 failed=0
-
-result() { # result STATUS NAME [FILE]
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        failed=1
-        [ -z "$3" ] || head -40 "$3" | sed 's/^/# | /'
-    fi
-}
-skipped() {
-    n=$((n + 1))
-    echo "ok $n - $1 # SKIP $2"
-}
-have() { command -v "$1" >/dev/null; }
-
-for tool in objdump readelf awk; do
-    have $tool || { echo "1..0 # SKIP no $tool"; exit 77; }
-done
+. test/matrix/tap.sh
+need objdump readelf awk
 
 cat >"$tmp/hot.c" <<'END'
 #include "percpu.h"
@@ -46,7 +25,12 @@ function_of() {
     $1 -d -w --no-show-raw-insn "$2" | awk -v name="<$3>:" '
         $2 == name { on = 1; next }
         on && !NF { exit }
-        on { sub(/^ *[0-9a-f]+:[ \t]*/, ""); sub(/[ \t]+(#|\/\/) .*/, ""); sub(/[ \t]*<.*/, ""); print }'
+        on {
+            sub(/^ *[0-9a-f]+:[ \t]*/, "")
+            sub(/[ \t]+(#|\/\/) .*/, "")
+            sub(/[ \t]*<.*/, "")
+            print
+        }'
 }
 
 # fast FILE COMMIT: the instructions up to the commit, that is, with no branch taken.
@@ -58,7 +42,7 @@ built() { # built NAME COMMAND...
     local name=$1
     shift
     "$@" >"$tmp/out" 2>&1 && return 0
-    result 1 "$name: compiles" "$tmp/out"
+    result 1 "$name: compiles"
     return 1
 }
 
@@ -72,7 +56,8 @@ cpu_hint() {
     function_of "$2" "$3" hot_cpu | awk '/^ret|^endbr|^bti|^nop/ { next } { print }' >"$tmp/hot"
     total=$(wc -l <"$tmp/hot")
     loads=$(grep -cE '^mov.*[(:].*,%|^(cmp|or|test|neg)[a-z]*[[:space:]].*\(.*\)|^l[dw]' "$tmp/hot")
-    [ "$total" -gt 0 ] && [ "$loads" -gt 0 ] && [ "$loads" -le "$4" ] && ! grep -qE "$branches" "$tmp/hot"
+    [ "$total" -gt 0 ] && [ "$loads" -gt 0 ] && [ "$loads" -le "$4" ] &&
+        ! grep -qE "$branches" "$tmp/hot"
     result $? "$1: percpu_cpu_raw() is $total instructions, $loads loads, no branch" "$tmp/hot"
 }
 
@@ -86,15 +71,19 @@ operation() {
         return
     fi
     all=$(wc -l <"$tmp/hot")
-    count=$(awk -v skip="$6" 'skip && $0 ~ skip && !(skipped[$1]++) { next } { n++ } END { print n }' "$tmp/hot")
+    count=$(awk -v skip="$6" '
+        skip && $0 ~ skip && !(skipped[$1]++) { next }
+        { n++ }
+        END { print n }' "$tmp/hot")
+    all="$count instructions and $((all - count)) for the offset"
     ! grep -qE "$calls" "$tmp/hot" && [ "$count" -le "$7" ]
-    result $? "$1: $4 is $count instructions and $((all - count)) for the offset, no call, no lock" "$tmp/hot"
+    result $? "$1: $4 is $all, no call, no lock" "$tmp/hot"
 }
 
 native=$(uname -m)
 for cc in gcc clang; do
-    have $cc || { skipped "$cc" "no $cc"; continue; }
-    [ "$native" = x86_64 ] || { skipped "$cc: numbers" "they are for x86-64"; continue; }
+    have $cc || { skip "$cc" "no $cc"; continue; }
+    [ "$native" = x86_64 ] || { skip "$cc: numbers" "they are for x86-64"; continue; }
     row='%rcx'
     for kind in "PIE:-fPIE -pie:2" "non-PIE:-fno-pic -no-pie:2" "shared object:-fPIC -shared:3"; do
         name="$cc, ${kind%%:*}"
@@ -107,30 +96,33 @@ for cc in gcc clang; do
         [ "$most" = 2 ] || continue
         # The offset is one load: of a word of percpu_priv_state, 64 bits wide.
         offset='^mov[ \t]+(0x[0-9a-f]+|0x[0-9a-f]+\(%rip\)),%r[a-z0-9]+$'
-        operation "$name" objdump "$tmp/hot.bin" hot_inc "^(add|inc)q?[ \t].*$row" "$offset" 8
-        operation "$name" objdump "$tmp/hot.bin" hot_inc32 "^(add|inc)l?[ \t].*$row" "$offset" 8
-        operation "$name" objdump "$tmp/hot.bin" hot_counter "^(add|inc)q?[ \t].*$row\\)" "$offset" 8
+        add64='^(add|inc)q?[ \t].*'$row add32='^(add|inc)l?[ \t].*'$row
+        operation "$name" objdump "$tmp/hot.bin" hot_inc "$add64" "$offset" 8
+        operation "$name" objdump "$tmp/hot.bin" hot_inc32 "$add32" "$offset" 8
+        operation "$name" objdump "$tmp/hot.bin" hot_counter "$add64\\)" "$offset" 8
     done
 done
 
 for arch in aarch64 riscv64; do
     cc=$arch-linux-gnu-gcc
-    have $cc || { skipped "$arch" "no $cc"; continue; }
+    have $cc || { skip "$arch" "no $cc"; continue; }
     # shellcheck disable=SC2086
     built "$arch" $cc $flags -static "$tmp/hot.c" -o "$tmp/hot.bin" || continue
     if [ $arch = aarch64 ]; then
         commit='^str[ \t]+[wx]11, \[x10\]'
         # adrp and ldr of the offset, the test, and an add if the compiler shares the address.
-        offset='^adrp[ \t]+x[0-8],|^ldr[ \t]+x[0-8], \[x[0-8]|^cbz[ \t]+w|^add[ \t]+x[0-8], x[0-8], #0x'
+        offset='^adrp[ \t]+x[0-8],|^ldr[ \t]+x[0-8], \[x[0-8]|^cbz[ \t]+w'
+        offset="$offset|^add[ \\t]+x[0-8], x[0-8], #0x"
         most=12
     else
         commit='^s[wd][ \t]+t2,0\(t1\)'
         offset='^auipc[ \t]+a|^l[dw][ \t]+a|^beqz[ \t]+a|^add[ \t]+a[0-9],a[0-9],-?[0-9]'
         most=15
     fi
-    cpu_hint "$arch" $arch-linux-gnu-objdump "$tmp/hot.bin" 3
-    operation $arch $arch-linux-gnu-objdump "$tmp/hot.bin" hot_inc "$commit" "$offset" $most
-    operation $arch $arch-linux-gnu-objdump "$tmp/hot.bin" hot_counter "$commit" "$offset" $((most + 5))
+    dump=$arch-linux-gnu-objdump
+    cpu_hint "$arch" $dump "$tmp/hot.bin" 3
+    operation $arch $dump "$tmp/hot.bin" hot_inc "$commit" "$offset" $most
+    operation $arch $dump "$tmp/hot.bin" hot_counter "$commit" "$offset" $((most + 5))
 done
 
 # ---- Two views of where instructions begin
@@ -138,13 +130,21 @@ boundaries() { # boundaries NAME COMMAND...
     local name=$1 base
     shift
     built "$name" "$@" -Itest test/test_sections.c -o "$tmp/sections" || return
-    "$tmp/sections" --boundaries >"$tmp/ours" || { result 1 "$name: lists boundaries" "$tmp/ours"; return; }
+    if ! "$tmp/sections" --boundaries >"$tmp/ours"; then
+        result 1 "$name: lists boundaries" "$tmp/ours"
+        return
+    fi
     base=$(readelf -SW "$tmp/sections" | sed -n 's/.* __rseq_cs  *[A-Z]* *\([0-9a-f]*\) .*/\1/p')
-    objdump -d -w --no-show-raw-insn "$tmp/sections" | sed -n 's/^ *\([0-9a-f]*\):.*/\1/p' >"$tmp/theirs"
+    objdump -d -w --no-show-raw-insn "$tmp/sections" |
+        sed -n 's/^ *\([0-9a-f]*\):.*/\1/p' >"$tmp/theirs"
     perl -e '
         use strict; use warnings;
         my ($base, $theirs, $ours) = (hex shift, shift, shift);
-        open my $in, "<", $theirs or die; chomp(my @at = <$in>); @at = map { hex } @at; my %index; @index{@at} = 0 .. $#at;
+        open my $in, "<", $theirs or die;
+        chomp(my @at = <$in>);
+        @at = map { hex } @at;
+        my %index;
+        @index{@at} = 0 .. $#at;
         open $in, "<", $ours or die;
         my ($sections, $bad, $n) = (0, 0, 0);
         while (<$in>) {
@@ -160,7 +160,7 @@ boundaries() { # boundaries NAME COMMAND...
         }
         print "$n boundaries of $sections sections\n";
         exit($bad || !$n);' "$base" "$tmp/theirs" "$tmp/ours" >"$tmp/out"
-    result $? "$name: test_sections and objdump agree on $(tail -1 "$tmp/out")" "$tmp/out"
+    result $? "$name: test_sections and objdump agree on $(tail -1 "$tmp/out")"
 }
 if have perl; then
     for cc in gcc clang; do
@@ -171,7 +171,7 @@ if have perl; then
         done
     done
 else
-    skipped "boundaries" "no perl"
+    skip "boundaries" "no perl"
 fi
 
 # ---- A debugger. Each of its steps aborts the section; after 256 in a row the operation gives up.
@@ -188,7 +188,8 @@ int main(void)
     past = 1; /* NEXT */
     for (turns = 0; turns < 100000; turns++)
         ;
-    printf("mode %d sum %lu\n", (int)percpu_status().mode, (unsigned long)percpu_counter_sum(&hits));
+    printf("mode %d sum %lu\n", (int)percpu_status().mode,
+           (unsigned long)percpu_counter_sum(&hits));
     return 0;
 }
 END
@@ -198,7 +199,7 @@ debugger() { # debugger NAME COMPILER FLAG...
     built "$name" "$@" -std=gnu11 -g -I. -pthread "$tmp/step.c" -o "$tmp/step" || return
     "$tmp/step" >"$tmp/plain"
     if grep -q 'mode 0' "$tmp/plain"; then
-        skipped "$name" "operations take the fallback here"
+        skip "$name" "operations take the fallback here"
         return
     fi
     line=$(grep -n 'STEP' "$tmp/step.c" | cut -d: -f1)
@@ -206,24 +207,24 @@ debugger() { # debugger NAME COMPILER FLAG...
     gdb -nx -batch -ex 'set confirm off' -ex "break step.c:$line" -ex run -ex next -ex 'frame' \
         -ex 'printf "past %d\n", past' -ex continue "$tmp/step" >"$tmp/out" 2>&1
     if ! grep -q '^Breakpoint 1, ' "$tmp/out"; then
-        skipped "$name" "gdb cannot run a program here: $(grep -im1 'ptrace\|warning\|error' "$tmp/out")"
+        skip "$name" \
+            "gdb cannot run a program here: $(grep -im1 'ptrace\|warning\|error' "$tmp/out")"
         return
     fi
     grep -q "^$next[[:space:]]" "$tmp/out" && grep -q 'sum 2$' "$tmp/out"
-    result $? "$name: next over an operation arrives at the next line, sum exact" "$tmp/out"
+    result $? "$name: next over an operation arrives at the next line, sum exact"
     gdb -nx -batch -ex 'set confirm off' -ex "break step.c:$line" -ex run -ex 'stepi 5000' \
         -ex 'printf "past %d\n", past' -ex continue "$tmp/step" >"$tmp/out" 2>&1
     grep -q '^past 1' "$tmp/out" && grep -q 'sum 2$' "$tmp/out"
-    result $? "$name: 5000 single steps get past an operation, sum exact" "$tmp/out"
+    result $? "$name: 5000 single steps get past an operation, sum exact"
 }
 if have gdb; then
     for cc in gcc clang musl-gcc; do
-        have $cc || { skipped "gdb, $cc" "no $cc"; continue; }
+        have $cc || { skip "gdb, $cc" "no $cc"; continue; }
         debugger "gdb, $cc -O2" $cc -O2
     done
     have gcc && debugger "gdb, gcc -O0" gcc -O0
 else
-    skipped "a debugger gets past an operation" "no gdb"
+    skip "a debugger gets past an operation" "no gdb"
 fi
-echo "1..$n"
-exit $failed
+finish

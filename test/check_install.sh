@@ -9,31 +9,13 @@
 # the empty directories above it; with compilers that the Makefile chose itself.
 cd "$(dirname "$0")/.." || exit 2
 top=$PWD
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/percpu install.XXXXXX") || exit 2
-trap 'rm -rf "$tmp"' EXIT
+scratch="percpu install"
+. test/matrix/tap.sh
+said=$tmp/err
 # What `make check` was given is not meant for the makes here.
 unset MAKEFLAGS MFLAGS MAKEOVERRIDES GNUMAKEFLAGS MAKELEVEL CC CXX CFLAGS CXXFLAGS LDFLAGS PREFIX \
     DESTDIR INCLUDEDIR PKGCONFIGDIR CMAKEDIR PKG_CONFIG_PATH PKG_CONFIG_LIBDIR \
     PKG_CONFIG_SYSROOT_DIR GLIBC_TUNABLES
-n=0 failed=0
-have() { command -v "$1" >/dev/null 2>&1; }
-skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
-result() { # STATUS NAME: what there is to say is in $tmp/err
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        tail -12 "$tmp/err" | sed 's/^/# /'
-        failed=1
-    fi
-}
-run() { # NAME COMMAND...
-    local name=$1
-    shift
-    timeout 120 "$@" >"$tmp/err" 2>&1
-    result $? "$name"
-}
 version=$(awk '$2 ~ /^PERCPU_VERSION_(MAJOR|MINOR|PATCH)$/ { printf "%s%s", dot, $3; dot = "." }' \
     percpu.h)
 major=${version%%.*}
@@ -328,5 +310,4 @@ if [ -x "$tmp/bin/gcc" ]; then
 else
     skip "the user's CC, CFLAGS, LDFLAGS" "no gcc here"
 fi
-echo "1..$n"
-exit $failed
+finish

@@ -1,16 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The rows of test/kernels/rows that take two minutes together: real kernels, booted under an emulator. A result for
-# each kernel and libc. What cannot be fetched in five minutes, or has no emulator here, is a skip with its reason.
-# `make check-kernels` runs all rows.
+# The rows of test/kernels/rows that take two minutes together: real kernels, booted under an
+# emulator. A result for each kernel and libc. What cannot be fetched in five minutes, or has no
+# emulator here, is a skip with its reason. `make check-kernels` runs all rows.
 cd "$(dirname "$0")/.." || exit 2
-have() { command -v "$1" >/dev/null; }
-
-for tool in perl cpio dpkg-deb apt-get; do
-    have $tool || { echo "1..0 # SKIP no $tool"; exit 77; }
-done
+. test/matrix/tap.sh
+need perl cpio dpkg-deb apt-get
 have qemu-system-x86_64 || have qemu-system-aarch64 || have qemu-system-riscv64 \
-    || { echo "1..0 # SKIP no qemu-system"; exit 77; }
+    || skip_all "no qemu-system"
 
 KERNELS_OUT=build/kernels-quick
 PERCPU_FETCH_UNTIL=$(($(date +%s) + 300))

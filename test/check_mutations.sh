@@ -1,30 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # A proof that cannot fail proves nothing: break each rule of the critical sections on purpose
-# (PERCPU_BREAK_* in the headers), and expect test_sections to fail, in the way that the broken rule makes
-# it fail. A compile error, a hang, or another failure does not count.
+# (PERCPU_BREAK_* in the headers), and expect test_sections to fail, in the way that the broken rule
+# makes it fail. A compile error, a hang, or another failure does not count.
 cd "$(dirname "$0")/.." || exit 2
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/mutations.XXXXXX") || exit 2
-trap 'rm -rf "$tmp"' EXIT
-n=0 failed=0
-
-result() { # result STATUS NAME: one line of TAP
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        failed=1
-        [ ! -s "$tmp/out" ] || head -20 "$tmp/out" | sed 's/^/# | /'
-    fi
-}
+. test/matrix/tap.sh
 
 build() { # build FLAG...
     rm -f "$tmp/test" "$tmp/out"
-    "$cc" -std=gnu11 -O2 -g -I. -Itest "$@" test/test_sections.c -o "$tmp/test" -pthread >"$tmp/out" 2>&1
+    "$cc" -std=gnu11 -O2 -g -I. -Itest "$@" test/test_sections.c -o "$tmp/test" -pthread \
+        >"$tmp/out" 2>&1
 }
 
-run() {
+run_test() {
     # The inner shell stays, to report a death by signal to the file.
     (
         ulimit -c 0
@@ -42,7 +30,7 @@ caught() {
         result 1 "$name: does not compile"
         return
     fi
-    run
+    run_test
     if [ "$rc" = 1 ] && grep -Eq "$pattern" "$tmp/out"; then
         result 0 "$name is caught: $(grep -c '^not ok' "$tmp/out") tests fail"
     elif [ "$by" = signal ] && [ "$rc" = 139 ]; then
@@ -52,24 +40,19 @@ caught() {
     fi
 }
 
-skipped() {
-    n=$((n + 1))
-    echo "ok $n - $1 # SKIP $2"
-}
-
 # ready: the unbroken test passes with $cc, or says why it cannot run.
 ready() {
-    if ! command -v "$cc" >/dev/null; then
-        skipped "$cc" "no $cc"
+    if ! have "$cc"; then
+        skip "$cc" "no $cc"
         return 1
     fi
     if ! build; then
         result 1 "$cc: the unbroken test compiles"
         return 1
     fi
-    run
+    run_test
     if [ "$rc" = 77 ]; then
-        skipped "$cc" "$(sed -n 's/.*SKIP //p' "$tmp/out")"
+        skip "$cc" "$(sed -n 's/.*SKIP //p' "$tmp/out")"
         return 1
     fi
     result $((rc != 0)) "$cc: nothing broken, nothing fails"
@@ -82,7 +65,7 @@ no_bound() {
 
 # The strings are the same for every compiler, so one compiler is enough.
 cc=gcc
-command -v gcc >/dev/null || cc=clang
+have gcc || cc=clang
 if ready; then
     one_cpu=$(grep -c 'SKIP only one CPU' "$tmp/out")
     caught test "protection that starts an instruction late" -DPERCPU_BREAK_LATE_START \
@@ -94,9 +77,9 @@ if ready; then
         '^not ok .*acts on the second bank'
     caught signal "a displaced signature" -DPERCPU_BREAK_SIGNATURE 'never printed'
     if [ "$(uname -m)" != x86_64 ]; then
-        skipped "$cc: a CPU id from before a migration" "written for x86-64 only"
+        skip "$cc: a CPU id from before a migration" "written for x86-64 only"
     elif [ "$one_cpu" != 0 ]; then
-        skipped "$cc: a CPU id from before a migration" "only one CPU is allowed"
+        skip "$cc: a CPU id from before a migration" "only one CPU is allowed"
     else
         caught test "a CPU id from before a migration" -DPERCPU_BREAK_STALE_CPU \
             '^# .*wrong: boundary .*act: migration'
@@ -109,5 +92,4 @@ if ready; then
     no_bound
     caught signal "a displaced signature" -DPERCPU_BREAK_SIGNATURE 'never printed'
 fi
-echo "1..$n"
-exit $failed
+finish

@@ -1,28 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# check_plugins.sh - the header in shared objects: loaded, linked, unloaded, several at once; on glibc,
-# on glibc told not to register, on musl. And linked with a library that shares __rseq_abi.
+# check_plugins.sh - the header in shared objects: loaded, linked, unloaded, several at once; on
+# glibc, on glibc told not to register, on musl. And linked with a library that shares __rseq_abi.
 #
 # Seen to fail: with another copy's own area taken for a foreign one (two areas; on musl a crash).
-n=0 failed=0
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/percpu-plugins.XXXXXX") || exit 1
-trap 'rm -rf "$tmp"' EXIT
+cd "$(dirname "$0")/.." || exit 2
+. test/matrix/tap.sh
 unset GLIBC_TUNABLES
 OFF=GLIBC_TUNABLES=glibc.pthread.rseq=0
 LIBC=1 OWN=2                      # enum percpu_mode
 NO_STATIC_TLS=12                  # enum percpu_reason
 
-result() { # STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        sed 's/^/# /' "$tmp/out" 2>/dev/null | tail -5
-        failed=1
-    fi
-}
-skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
 # check NAME EXPECTED COMMAND... - exit status 0 and a last line that matches.
 check() {
     name=$1 expected=$2
@@ -30,25 +18,28 @@ check() {
     timeout 60 env "$@" >"$tmp/out" 2>&1
     rc=$?
     echo "exit status $rc" >>"$tmp/out"
-    if [ $rc = 0 ] && tail -2 "$tmp/out" | grep -Eq "$expected"; then result 0 "$name"; else result 1 "$name"; fi
+    [ $rc = 0 ] && tail -2 "$tmp/out" | grep -Eq "$expected"
+    result $? "$name"
 }
 build() { # OUTPUT COMMAND...: say so if it fails
     out=$1
     shift
     "$@" -O2 -I. -o "$tmp/$out" -pthread >"$tmp/out" 2>&1 || result 1 "build $out: $*"
 }
-have() { command -v "$1" >/dev/null 2>&1; }
 
 # Is rseq to be had here at all? Modes are compared with what the first program says.
 rseq=1
-printf '%s\n' '#include "percpu.h"' 'int main(void) { return percpu_status().mode == PERCPU_MODE_FALLBACK; }' >"$tmp/p.c"
+printf '%s\n' '#include "percpu.h"' \
+    'int main(void) { return percpu_status().mode == PERCPU_MODE_FALLBACK; }' >"$tmp/p.c"
 gcc -I. "$tmp/p.c" -o "$tmp/p" && "$tmp/p" || rseq=
 if [ -z "$rseq" ]; then
     if [ -n "$REQUIRE_RSEQ" ]; then result 1 "rseq is to be had"; fi
     LIBC=0 OWN=0
 fi
 glibc_registers=
-env $OFF "$tmp/p" && [ -n "$rseq" ] && nm -D "$(ldd "$tmp/p" | awk '/ld-linux/ { print $1 }')" | grep -q __rseq_size && glibc_registers=1
+env $OFF "$tmp/p" && [ -n "$rseq" ] &&
+    nm -D "$(ldd "$tmp/p" | awk '/ld-linux/ { print $1 }')" | grep -q __rseq_size &&
+    glibc_registers=1
 [ -n "$glibc_registers" ] || LIBC=$OWN
 
 P=test/plugins/plugin.c
@@ -68,7 +59,8 @@ for cc in gcc clang; do
     all="$tmp/$cc-plain.so $tmp/$cc-hidden.so $tmp/$cc-symbolic.so $tmp/$cc-local.so $tmp/$cc-O0.so"
     for host in host host-header host-rdynamic; do
         # shellcheck disable=SC2086 # a list
-        check "$cc $host: 5 plugins of all kinds, libc registers" "^mode $LIBC reason" "$tmp/$cc-$host" exact $all
+        check "$cc $host: 5 plugins of all kinds, libc registers" "^mode $LIBC reason" \
+            "$tmp/$cc-$host" exact $all
         # shellcheck disable=SC2086
         check "$cc $host: the same, libc told not to: one registration per thread" \
             "^mode $OWN reason .* registrations [01]\$" $OFF "$tmp/$cc-$host" exact $all
@@ -98,26 +90,32 @@ linked() { # PREFIX COMPILER...
     pre=$1
     shift
     for names in a b; do
-        build lib$pre$names.so "$@" -shared -fPIC -fvisibility=hidden -Dplugin_add=${names}_add -Dplugin_mode=${names}_mode \
-            -Dplugin_ours=${names}_ours -Dplugin_sum=${names}_sum -Dplugin_reason=${names}_reason \
-            -Dplugin_leave=${names}_leave $P
-        build lib$pre${names}local.so "$@" -shared -fPIC -Wl,--version-script="$tmp/map" -Dplugin_add=${names}_add \
-            -Dplugin_mode=${names}_mode -Dplugin_ours=${names}_ours -Dplugin_sum=${names}_sum \
-            -Dplugin_reason=${names}_reason -Dplugin_leave=${names}_leave $P
+        named=
+        for what in add mode ours sum reason leave; do
+            named="$named -Dplugin_$what=${names}_$what"
+        done
+        # shellcheck disable=SC2086 # a list
+        build lib$pre$names.so "$@" -shared -fPIC -fvisibility=hidden $named $P
+        # shellcheck disable=SC2086
+        build lib$pre${names}local.so "$@" -shared -fPIC -Wl,--version-script="$tmp/map" $named $P
     done
     for kind in "" -fPIC -no-pie; do
-        build $pre-linked$kind "$@" $kind test/plugins/linked.c "$tmp/lib${pre}a.so" "$tmp/lib${pre}b.so"
-        build $pre-unshared$kind "$@" $kind test/plugins/linked.c "$tmp/lib${pre}alocal.so" "$tmp/lib${pre}blocal.so"
+        build $pre-linked$kind "$@" $kind test/plugins/linked.c \
+            "$tmp/lib${pre}a.so" "$tmp/lib${pre}b.so"
+        build $pre-unshared$kind "$@" $kind test/plugins/linked.c \
+            "$tmp/lib${pre}alocal.so" "$tmp/lib${pre}blocal.so"
     done
 }
 linked gcc gcc
 for kind in "" -fPIC -no-pie; do
     for first in "" so; do
-        check "linked$kind${first:+, $first first}: all in libc's area" "^modes $LIBC $LIBC $LIBC" "$tmp/gcc-linked$kind" $first
-        check "linked$kind${first:+, $first first}, libc told not to: all in one area" "^modes $OWN $OWN $OWN" \
+        how=$kind${first:+, $first first}
+        check "linked$how: all in libc's area" "^modes $LIBC $LIBC $LIBC" \
+            "$tmp/gcc-linked$kind" $first
+        check "linked$how, libc told not to: all in one area" "^modes $OWN $OWN $OWN" \
             $OFF "$tmp/gcc-linked$kind" $first
         # Areas of their own: whoever comes first has sections, the others the fallback.
-        check "unshared$kind${first:+, $first first}, libc told not to: one owner, exact" \
+        check "unshared$how, libc told not to: one owner, exact" \
             "^modes ($OWN 0 0|0 $OWN 0|0 0 $OWN)" $OFF "$tmp/gcc-unshared$kind" $first
     done
 done
@@ -131,9 +129,11 @@ if have musl-gcc; then
     cp "$tmp/musl.so" "$tmp/musl2.so"
     reason=$NO_STATIC_TLS
     for host in musl-host musl-host-header; do
-        check "$host: plugins load, reason NO_STATIC_TLS, exact" "^mode 0 reason $reason registrations 0" \
+        check "$host: plugins load, reason NO_STATIC_TLS, exact" \
+            "^mode 0 reason $reason registrations 0" \
             "$tmp/$host" exact "$tmp/musl.so" "$tmp/musl2.so"
-        check "$host: leave and load again" "^mode 0 reason $reason" "$tmp/$host" unload "$tmp/musl.so"
+        check "$host: leave and load again" "^mode 0 reason $reason" \
+            "$tmp/$host" unload "$tmp/musl.so"
     done
     # The program's area, in all: each counts the one registration.
     check "musl-host-rdynamic: plugins use the program's area" "^mode $OWN reason" \
@@ -141,10 +141,11 @@ if have musl-gcc; then
     linked musl musl-gcc
     for kind in "" -fPIC -no-pie; do
         for first in "" so; do
-            check "musl linked$kind${first:+, $first first}: all in one area" "^modes $OWN $OWN $OWN" \
+            how=$kind${first:+, $first first}
+            check "musl linked$how: all in one area" "^modes $OWN $OWN $OWN" \
                 "$tmp/musl-linked$kind" $first
             # Symbols that may not be shared: whoever comes first has sections, the rest is exact.
-            check "musl unshared$kind${first:+, $first first}: exact" "^modes" "$tmp/musl-unshared$kind" $first
+            check "musl unshared$how: exact" "^modes" "$tmp/musl-unshared$kind" $first
         done
     done
 else
@@ -153,7 +154,8 @@ fi
 
 # ---- A library that exports __rseq_abi, in the same program
 S="test/plugins/shares.c test/plugins/foreign.c"
-for cc in "gcc" "gcc -O0" "gcc -fPIC" "gcc -no-pie" "gcc -static" "gcc -flto" "clang" "musl-gcc" "musl-gcc -static" "musl-gcc -fPIC"; do
+for cc in "gcc" "gcc -O0" "gcc -fPIC" "gcc -no-pie" "gcc -static" "gcc -flto" "clang" \
+    "musl-gcc" "musl-gcc -static" "musl-gcc -fPIC"; do
     have "${cc%% *}" || { skip "__rseq_abi shared: $cc" "no ${cc%% *}"; continue; }
     # shellcheck disable=SC2086
     build shares $cc $S
@@ -164,8 +166,11 @@ for cc in "gcc" "gcc -O0" "gcc -fPIC" "gcc -no-pie" "gcc -static" "gcc -flto" "c
     check "__rseq_abi shared: $cc" "exit status 0" $OFF "$tmp/shares"
     case $cc in
     musl*) ;;
-    *) [ -z "$glibc_registers" ] || check "__rseq_abi left alone where libc registers: $cc" "exit status 0" "$tmp/shares" libc ;;
+    *)
+        [ -z "$glibc_registers" ] ||
+            check "__rseq_abi left alone where libc registers: $cc" "exit status 0" \
+                "$tmp/shares" libc
+        ;;
     esac
 done
-echo "1..$n"
-exit $failed
+finish

@@ -2,20 +2,20 @@
 # SPDX-License-Identifier: MIT
 # The memory, operation and counter tests under ASan with UBSan, TSan, memcheck and helgrind: no
 # finding, no suppression. TEST_SCALE makes them short enough.
-dir=$(mktemp -d "${TMPDIR:-/tmp}/percpu-san.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-n=0
+cd "$(dirname "$0")/.." || exit 2
+. test/matrix/tap.sh
 jobs=$(nproc 2>/dev/null || echo 2)
 
-# Each run writes its result line to a file, so that runs can go side by side.
+# Each run writes its result to a file, so that runs can go side by side: a line with the name, and
+# one that is "ok", or lines that say what is wrong.
 # report NAME RC LOG FILE
 report() {
+    echo "$1" >"$4"
     if [ "$2" = 0 ] && ! grep -q '^not ok' "$3"; then
-        echo "ok - $1" >"$4"
+        echo ok >>"$4"
     else
-        { echo "not ok - $1 (exit status $2)"
-            grep -E '^not ok|ERROR|WARNING: Thr|runtime error|^==|Possible data race' "$3" |
-                head -15 | sed 's/^/# /'; } >"$4"
+        echo "exit status $2" >>"$4"
+        grep -E '^not ok|ERROR|WARNING: Thr|runtime error|^==|Possible data race' "$3" >>"$4"
     fi
 }
 
@@ -23,7 +23,7 @@ report() {
 sanitize() {
     name=$1 test=$2 scale=$3
     shift 3
-    out=$dir/$name.$test
+    out=$tmp/$name.$test
     if ! "$@" -g -I. -Itest "test/$test.c" -o "$out" -pthread >"$out.log" 2>&1; then
         report "$test under $name: it does not build" 1 "$out.log" "$out.result"
         return
@@ -36,7 +36,7 @@ sanitize() {
 
 # valgrinded TOOL TEST SCALE
 valgrinded() {
-    out=$dir/$1.$2
+    out=$tmp/$1.$2
     if ! gcc -O1 -g -I. -Itest "test/$2.c" -o "$out" -pthread >"$out.log" 2>&1; then
         report "$2 under $1: it does not build" 1 "$out.log" "$out.result"
         return
@@ -58,50 +58,47 @@ run_all() {
     wait
 }
 
-skipped() { echo "ok - $1 # SKIP $2" >"$dir/skip.$1.result"; }
-
 # Can COMPILER link and run with OPTIONs here?
 works() {
-    echo 'int main(void) { return 0; }' >"$dir/probe.c"
-    "$@" "$dir/probe.c" -o "$dir/probe" >/dev/null 2>&1 && "$dir/probe" >/dev/null 2>&1
+    echo 'int main(void) { return 0; }' >"$tmp/probe.c"
+    "$@" "$tmp/probe.c" -o "$tmp/probe" >/dev/null 2>&1 && "$tmp/probe" >/dev/null 2>&1
 }
 
-tests="test_alloc test_ops test_counter test_exact test_storm"
-{
-    for cc in gcc clang; do
-        for san in address-undefined thread; do
-            case $san in
-            address-undefined)
-                flags="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all" scale=10
-                ;;
-            thread) flags="-O1 -fsanitize=thread" scale=10 ;;
-            esac
-            if ! command -v $cc >/dev/null; then
-                skipped "$cc-$san" "no $cc"
-            elif ! works $cc $flags; then
-                skipped "$cc-$san" "$cc cannot link or run with -fsanitize=$san here"
-            else
-                for t in $tests; do
-                    echo "sanitize $cc-$san $t $scale $cc $flags"
-                done
-            fi
-        done
-    done
-    for tool in memcheck helgrind; do
-        if command -v valgrind >/dev/null; then
-            for t in test_ops test_counter test_exact; do
-                case $t in test_exact) scale=3 ;; *) scale=2 ;; esac
-                echo "valgrinded $tool $t $scale"
-            done
+: >"$tmp/list"
+for cc in gcc clang; do
+    for san in address undefined thread; do
+        case $san in
+        address) flags="-O1 -fsanitize=address" scale=20 ;;
+        undefined) flags="-O1 -fsanitize=undefined -fno-sanitize-recover=all" scale=20 ;;
+        thread) flags="-O1 -fsanitize=thread" scale=10 ;;
+        esac
+        # shellcheck disable=SC2086 # lists of words
+        if ! have $cc; then
+            skip "$cc-$san" "no $cc"
+        elif ! works $cc $flags; then
+            skip "$cc-$san" "$cc cannot link or run with -fsanitize=$san here"
         else
-            skipped $tool "no valgrind"
+            for t in test_alloc test_ops test_counter test_exact test_storm; do
+                echo "sanitize $cc-$san $t $scale $cc $flags" >>"$tmp/list"
+            done
         fi
     done
-} >"$dir/list"
-run_all <"$dir/list"
-for result in "$dir"/*.result; do
-    n=$((n + 1))
-    sed "s/^\(ok\|not ok\) -/\1 $n -/" "$result"
 done
-echo "1..$n"
-! grep -q '^not ok' "$dir"/*.result
+for tool in memcheck helgrind; do
+    if have valgrind; then
+        for t in test_ops test_counter test_exact; do
+            case $t in test_exact) scale=3 ;; *) scale=2 ;; esac
+            echo "valgrinded $tool $t $scale" >>"$tmp/list"
+        done
+    else
+        skip $tool "no valgrind"
+    fi
+done
+run_all <"$tmp/list"
+for file in "$tmp"/*.result; do
+    [ -e "$file" ] || continue
+    sed 1d "$file" >"$tmp/out"
+    [ "$(cat "$tmp/out")" = ok ]
+    result $? "$(head -n 1 "$file")"
+done
+finish

@@ -1,16 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# check_strace.sh - rseq system calls, counted from outside: one successful registration per thread, and
-# on musl as many successful unregistrations. And 100,000 threads on musl.
-n=0 failed=0
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/percpu-strace.XXXXXX") || exit 1
-trap 'rm -rf "$tmp"' EXIT
+# check_strace.sh - rseq system calls, counted from outside: one successful registration per thread,
+# and on musl as many successful unregistrations. And 100,000 threads on musl.
+cd "$(dirname "$0")/.." || exit 2
+. test/matrix/tap.sh
 unset GLIBC_TUNABLES
-result() {
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then echo "ok $n - $2"; else echo "not ok $n - $2"; failed=1; fi
-}
-skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
 cat >"$tmp/t.c" <<'C'
 #include "percpu.h"
 #include <pthread.h>
@@ -38,28 +32,41 @@ C
 count() { # NAME UNREGISTERED COMMAND...
     name=$1 unregistered=$2
     shift 2
-    if ! "$@" -I. -O2 "$tmp/t.c" -o "$tmp/t" -pthread; then result 1 "build: $name"; return; fi
-    GLIBC_TUNABLES=glibc.pthread.rseq=0 strace -f -qq -e trace=rseq -o "$tmp/log" "$tmp/t"
-    result $? "$name: runs under strace, exact"
+    if ! "$@" -I. -O2 "$tmp/t.c" -o "$tmp/t" -pthread >"$tmp/out" 2>&1; then
+        result 1 "build: $name"
+        return
+    fi
+    GLIBC_TUNABLES=glibc.pthread.rseq=0 strace -f -qq -e trace=rseq -o "$tmp/calls.raw" "$tmp/t"
+    result $? "$name: runs under strace, exact" "$tmp/calls.raw"
     # "<unfinished ...>" and "resumed" lines of one call are joined by thread.
     awk '/unfinished/ { sub(/<unfinished.*/, ""); part[$1] = $0; next }
-         /resumed>/ { id = $1; sub(/.*resumed>/, ""); $0 = part[id] $0 } { print }' "$tmp/log" >"$tmp/calls"
-    reg=$(grep -Ec 'rseq\(0x[0-9a-f]{6,}, [^,]*, 0, .*= 0$' "$tmp/calls")
-    unreg=$(grep -Ec 'rseq\(0x[0-9a-f]{6,}, [^,]*, (0x1|[A-Z_]*UNREGISTER[A-Z_]*), .*= 0$' "$tmp/calls")
+         /resumed>/ { id = $1; sub(/.*resumed>/, ""); $0 = part[id] $0 }
+         { print }' "$tmp/calls.raw" >"$tmp/calls"
+    area='rseq\(0x[0-9a-f]{6,}, [^,]*' flag='(0x1|[A-Z_]*UNREGISTER[A-Z_]*)'
+    reg=$(grep -Ec "$area, 0, .*= 0\$" "$tmp/calls")
+    unreg=$(grep -Ec "$area, $flag, .*= 0\$" "$tmp/calls")
     threads=$(grep -E '= 0$' "$tmp/calls" | awk '{ print $1 }' | sort -u | wc -l)
-    [ "$reg" = 20 ]; result $? "$name: 20 threads, $reg successful registrations"
-    [ "$threads" = 20 ]; result $? "$name: in $threads threads"
-    [ "$unreg" = "$unregistered" ]; result $? "$name: $unreg successful unregistrations"
+    [ "$reg" = 20 ]
+    result $? "$name: 20 threads, $reg successful registrations" "$tmp/calls"
+    [ "$threads" = 20 ]
+    result $? "$name: in $threads threads" "$tmp/calls"
+    [ "$unreg" = "$unregistered" ]
+    result $? "$name: $unreg successful unregistrations" "$tmp/calls"
 }
-if ! command -v strace >/dev/null || ! strace -f -qq -e trace=rseq -o /dev/null true 2>/dev/null; then
+if ! have strace || ! strace -f -qq -e trace=rseq -o /dev/null true 2>/dev/null; then
     skip "system calls counted" "no strace that works here"
-elif ! printf '#include "percpu.h"\nint main(void) { return percpu_status().mode == PERCPU_MODE_FALLBACK; }\n' |
+elif ! printf '%s\n' '#include "percpu.h"' \
+    'int main(void) { return percpu_status().mode == PERCPU_MODE_FALLBACK; }' |
     gcc -I. -x c - -o "$tmp/p" || ! "$tmp/p"; then
-    if [ -n "$REQUIRE_RSEQ" ]; then result 1 "rseq is to be had"; else skip "system calls counted" "rseq is refused"; fi
+    if [ -n "$REQUIRE_RSEQ" ]; then
+        result 1 "rseq is to be had"
+    else
+        skip "system calls counted" "rseq is refused"
+    fi
 else
     count "glibc told not to register" 0 gcc
     count "the same, position-independent" 0 gcc -fPIC
-    if command -v musl-gcc >/dev/null; then
+    if have musl-gcc; then
         count musl 20 musl-gcc
         count "musl, static" 20 musl-gcc -static
         count "musl, position-independent" 20 musl-gcc -fPIC
@@ -67,13 +74,11 @@ else
         skip "musl" "no musl-gcc"
     fi
 fi
-if command -v musl-gcc >/dev/null; then
-    musl-gcc -I. -Itest -O2 test/test_exit.c -o "$tmp/exit" && TEST_THREADS=100000 "$tmp/exit" >"$tmp/log" 2>&1
-    rc=$?
-    [ $rc = 0 ] || sed 's/^/# /' "$tmp/log" | grep -A3 'not ok'
-    result $rc "musl: 100,000 threads come and go beside others, exact"
+if have musl-gcc; then
+    musl-gcc -I. -Itest -O2 test/test_exit.c -o "$tmp/exit" >"$tmp/out" 2>&1 &&
+        TEST_THREADS=100000 "$tmp/exit" >"$tmp/out" 2>&1
+    result $? "musl: 100,000 threads come and go beside others, exact"
 else
     skip "100,000 threads on musl" "no musl-gcc"
 fi
-echo "1..$n"
-exit $failed
+finish

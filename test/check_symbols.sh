@@ -1,22 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# check_symbols.sh - what a program asks of its loader and of the linker: no newer glibc than the same program
-# without the header, no text relocations, libc's area found whatever the linker.
-n=0 failed=0
-tmp=$(mktemp -d "${TMPDIR:-/tmp}/percpu-symbols.XXXXXX") || exit 1
-trap 'rm -rf "$tmp"' EXIT
+# check_symbols.sh - what a program asks of its loader and of the linker: no newer glibc than the
+# same program without the header, no text relocations, libc's area found whatever the linker.
+cd "$(dirname "$0")/.." || exit 2
+. test/matrix/tap.sh
 unset GLIBC_TUNABLES
-result() {
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        sed 's/^/# /' "$tmp/out" 2>/dev/null | head -8
-        failed=1
-    fi
-}
-skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
 cat >"$tmp/t.c" <<'C'
 #ifndef PLAIN
 #include "percpu.h"
@@ -45,7 +33,8 @@ int use(void)
     percpu_counter_inc(&c);
     percpu_status_format(text, sizeof text);
     puts(text);
-    printf("mode %d sum %d%s\n", (int)percpu_status().mode, (int)percpu_counter_sum(&c), known == -12345 ? "!" : "");
+    printf("mode %d sum %d%s\n", (int)percpu_status().mode, (int)percpu_counter_sum(&c),
+           known == -12345 ? "!" : "");
     return percpu_counter_sum(&c) != ++uses;
 #endif
 }
@@ -66,30 +55,39 @@ echo 'int use(void); int main(void) { return use(); }' >"$tmp/main.c"
 newest() { readelf -V "$1" 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1; }
 
 # What mode is to be had: told by the compiler's default.
-gcc -I. "$tmp/t.c" -o "$tmp/t" -pthread >"$tmp/out" 2>&1 && want=$("$tmp/t" | sed -n 's/^mode \([0-9]\).*/\1/p' | tail -1)
+gcc -I. "$tmp/t.c" -o "$tmp/t" -pthread >"$tmp/out" 2>&1 &&
+    want=$("$tmp/t" | sed -n 's/^mode \([0-9]\).*/\1/p' | tail -1)
 if [ -n "$REQUIRE_RSEQ" ] && [ "$want" = 0 ]; then result 1 "rseq is to be had"; fi
 echo "# mode $want: 1 is libc's area"
 
-# one NAME COMPILER "COMPILE FLAGS" "LINK FLAGS" - with and without the header. Objects are built once.
+# links COMPILER "LINK FLAGS" KEY: both objects, with and without the header
+links() {
+    # shellcheck disable=SC2086 # a list of options
+    $1 $2 "$3.o" -o "$object" -pthread && $1 $2 "$3.plain.o" -o "$tmp/plain" -pthread
+}
+# one NAME COMPILER "COMPILE FLAGS" "LINK FLAGS" - with and without the header. Objects are built
+# once.
 one() {
     name=$1 cc=$2
     key=$tmp/$(echo "$2 $3" | tr -c 'a-zA-Z0-9\n' _)
     # shellcheck disable=SC2086 # lists of options
     if [ ! -f "$key.o" ]; then
         case "$4" in *-shared*) shared=-DSHARED ;; *) shared= ;; esac
-        $cc $3 $shared -I. -c "$tmp/t.c" -o "$key.o" -pthread && $cc $3 $shared -DPLAIN -c "$tmp/t.c" -o "$key.plain.o" -pthread
+        $cc $3 $shared -I. -c "$tmp/t.c" -o "$key.o" -pthread &&
+            $cc $3 $shared -DPLAIN -c "$tmp/t.c" -o "$key.plain.o" -pthread
     fi >"$tmp/out" 2>&1
     object=$tmp/t
-    # shellcheck disable=SC2086
     case "$4" in
     *-shared*)
         object=$tmp/libt.so
-        $cc $4 "$key.o" -o "$object" -pthread >>"$tmp/out" 2>&1 && $cc $4 "$key.plain.o" -o "$tmp/plain" -pthread >>"$tmp/out" 2>&1 &&
-            gcc "$tmp/main.c" "$object" -o "$tmp/t" >>"$tmp/out" 2>&1 ;;
-    *) $cc $4 "$key.o" -o "$object" -pthread >>"$tmp/out" 2>&1 && $cc $4 "$key.plain.o" -o "$tmp/plain" -pthread >>"$tmp/out" 2>&1 ;;
-    esac
+        links $cc "$4" "$key" && gcc "$tmp/main.c" "$object" -o "$tmp/t"
+        ;;
+    *) links $cc "$4" "$key" ;;
+    esac >>"$tmp/out" 2>&1
     rc=$?
-    if [ $rc != 0 ] && [ "${object#"$tmp/libt"}" = "$object" ] && ! eval "$cc $4 \"$key.plain.o\" -o \"$tmp/plain\" -pthread" >/dev/null 2>&1; then
+    # shellcheck disable=SC2086
+    if [ $rc != 0 ] && [ "$object" = "$tmp/t" ] &&
+        ! $cc $4 "$key.plain.o" -o "$tmp/plain" -pthread >/dev/null 2>&1; then
         skip "$name" "this linker cannot do it, without the header either"
         return
     fi
@@ -103,9 +101,9 @@ one() {
 }
 STRICT="-Wl,-z,text -Wl,--fatal-warnings"
 for cc in gcc clang; do
-    command -v $cc >/dev/null || { skip "$cc" "no $cc"; continue; }
+    have $cc || { skip "$cc" "no $cc"; continue; }
     for ld in bfd gold lld; do
-        command -v ld.$ld >/dev/null || { skip "$cc, $ld" "no ld.$ld"; continue; }
+        have ld.$ld || { skip "$cc, $ld" "no ld.$ld"; continue; }
         for opt in -O2 -O0; do
             one "$cc $ld $opt PIE" $cc "$opt -fPIE" "-fuse-ld=$ld -pie $STRICT"
             one "$cc $ld $opt no PIE" $cc "$opt -fno-pic" "-fuse-ld=$ld -no-pie $STRICT"
@@ -115,13 +113,13 @@ for cc in gcc clang; do
         for more in -Wl,-z,now -static -static-pie; do
             one "$cc $ld $more" $cc "-O2 -fPIE" "-fuse-ld=$ld $more"
         done
-        one "$cc $ld --gc-sections" $cc "-O2 -fPIE -ffunction-sections -fdata-sections" "-fuse-ld=$ld -pie -Wl,--gc-sections $STRICT"
+        apart="-O2 -fPIE -ffunction-sections -fdata-sections" pie="-fuse-ld=$ld -pie"
+        one "$cc $ld --gc-sections" $cc "$apart" "$pie -Wl,--gc-sections $STRICT"
         case $ld in
-        gold | lld)
-            one "$cc $ld icf" $cc "-O2 -fPIE -ffunction-sections -fdata-sections" "-fuse-ld=$ld -pie -Wl,--icf=all $STRICT" ;;
+        gold | lld) one "$cc $ld icf" $cc "$apart" "$pie -Wl,--icf=all $STRICT" ;;
         esac
-        one "$cc $ld -fstack-protector-strong" $cc "-O2 -fPIE -fstack-protector-strong" "-fuse-ld=$ld -pie $STRICT"
+        one "$cc $ld -fstack-protector-strong" $cc "-O2 -fPIE -fstack-protector-strong" \
+            "$pie $STRICT"
     done
 done
-echo "1..$n"
-exit $failed
+finish

@@ -2,15 +2,10 @@
 # SPDX-License-Identifier: MIT
 # A snapshot of a counter set reads rows with vector adds where there are some, and is right.
 # Seen to fail: with public functions marked cold: gcc then optimises their callers for size.
-top=$(cd "$(dirname "$0")/.." && pwd)
-dir=$(mktemp -d "${TMPDIR:-/tmp}/vector.XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
-n=0 failed=0
-ok() { n=$((n + 1)); echo "ok $n - $1"; }
-not_ok() { n=$((n + 1)); failed=1; echo "not ok $n - $1"; }
-skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
+cd "$(dirname "$0")/.." || exit 2
+. test/matrix/tap.sh
 
-cat >"$dir/snapshot.c" <<'C'
+cat >"$tmp/snapshot.c" <<'C'
 #include "percpu.h"
 #include <stdio.h>
 int main(void)
@@ -65,41 +60,40 @@ check() {
     cc=$1 level=$2 wide=$3
     shift 3
     name="$cc -O3 -march=$level${*:+ $*}"
-    if ! command -v "$cc" >/dev/null 2>&1; then
+    if ! have "$cc"; then
         skip "$name" "no $cc"
         return
     fi
-    if ! echo 'int x;' | "$cc" -march="$level" -x c -c - -o "$dir/x.o" 2>/dev/null; then
+    if ! echo 'int x;' | "$cc" -march="$level" -x c -c - -o "$tmp/x.o" 2>/dev/null; then
         skip "$name" "this $cc does not know $level"
         return
     fi
-    if ! "$cc" -std=gnu11 -O3 -march="$level" "$@" -I"$top" "$dir/snapshot.c" -o "$dir/a" -pthread; then
-        not_ok "$name: builds"
+    if ! "$cc" -std=gnu11 -O3 -march="$level" "$@" -I. "$tmp/snapshot.c" -o "$tmp/a" -pthread \
+        >"$tmp/out" 2>&1; then
+        result 1 "$name: builds"
         return
     fi
-    if adds "$dir/a" | grep -q "%$wide"; then
-        ok "$name: rows are added with vpaddq on $wide"
-    else
-        not_ok "$name: rows are added with vpaddq on $wide"
-        adds "$dir/a" | sed 's/^/# /' | head -5
-    fi
+    adds "$tmp/a" >"$tmp/out"
+    grep -q "%$wide" "$tmp/out"
+    result $? "$name: rows are added with vpaddq on $wide"
     if ! runs "$level"; then
         skip "$name: sums are right" "this processor lacks $level"
-    elif "$dir/a"; then
-        ok "$name: sums are right"
     else
-        not_ok "$name: sums are right"
+        "$tmp/a" >"$tmp/out" 2>&1
+        result $? "$name: sums are right"
     fi
 }
 
 # A function that calls init, destroy, drain or the like is not cold for that: it has vectors too.
 check_caller() {
     for call in "percpu_thread_register()" "percpu_counters_init(s, 9, 0, 0)" \
-        "percpu_counters_destroy(s)" "percpu_fence()" "percpu_freelist_drain(l, 0, &p)" "percpu_status()"; do
-        cat >"$dir/caller.c" <<C
+        "percpu_counters_destroy(s)" "percpu_fence()" "percpu_freelist_drain(l, 0, &p)" \
+        "percpu_status()"; do
+        cat >"$tmp/caller.c" <<C
 #include "percpu.h"
 void *p;
-void caller(struct percpu_counters *s, struct percpu_freelist *l, percpu_word *a, const percpu_word *b)
+void caller(struct percpu_counters *s, struct percpu_freelist *l, percpu_word *a,
+            const percpu_word *b)
 {
     (void)s, (void)l;
     (void)$call;
@@ -107,33 +101,25 @@ void caller(struct percpu_counters *s, struct percpu_freelist *l, percpu_word *a
         a[i] += b[i];
 }
 C
-        if gcc -std=gnu11 -O3 -march=x86-64-v3 -I"$top" -c "$dir/caller.c" -o "$dir/caller.o" &&
-            objdump -d --no-show-raw-insn "$dir/caller.o" |
-            awk "/<caller>:/ { on = 1 } /^\$/ { on = 0 } on" | grep -q "vpaddq.*%ymm"; then
-            ok "gcc: a caller of $call is optimised as ever"
-        else
-            not_ok "gcc: a caller of $call is optimised as ever"
-        fi
+        gcc -std=gnu11 -O3 -march=x86-64-v3 -I. -c "$tmp/caller.c" -o "$tmp/caller.o" \
+            >"$tmp/out" 2>&1 &&
+            objdump -d --no-show-raw-insn "$tmp/caller.o" |
+            awk "/<caller>:/ { on = 1 } /^\$/ { on = 0 } on" >"$tmp/out" &&
+            grep -q "vpaddq.*%ymm" "$tmp/out"
+        result $? "gcc: a caller of $call is optimised as ever"
     done
 }
 
-if [ "$(uname -m)" != x86_64 ]; then
-    echo "1..0 # SKIP vector instructions are looked for on x86-64 only"
-    exit 0
-fi
-if ! command -v objdump >/dev/null 2>&1; then
-    echo "1..0 # SKIP no objdump"
-    exit 0
-fi
+[ "$(uname -m)" = x86_64 ] || skip_all "vector instructions are looked for on x86-64 only"
+need objdump
 for cc in gcc clang; do
     check $cc x86-64-v3 ymm
     check $cc x86-64-v4 '[yz]mm'
     check $cc x86-64-v4 zmm -mprefer-vector-width=512
 done
-if command -v gcc >/dev/null 2>&1; then
+if have gcc; then
     check_caller
 else
     skip "callers of the library are optimised as ever" "no gcc"
 fi
-echo "1..$n"
-exit $failed
+finish

@@ -5,10 +5,7 @@ cd "$(dirname "$0")/.." || exit 2
 . test/matrix/tap.sh
 cc=x86_64-w64-mingw32-gcc
 warn="-Wall -Wextra -Wpedantic -Wshadow -Wundef -Wconversion -Wcast-qual -Werror"
-if ! have $cc; then
-    echo "1..0 # SKIP $cc is not installed"
-    exit 0
-fi
+need $cc
 wine=
 for w in wine64 wine /usr/lib/wine/wine64 /usr/lib/wine/wine; do
     have $w && wine=$w && break

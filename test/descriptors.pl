@@ -1,19 +1,22 @@
 #!/usr/bin/env perl
 # SPDX-License-Identifier: MIT
-# descriptors.pl [-g] [-p PREFIX] FILE - verify the critical sections of a linked program or shared object, by what
-# the kernel will see: the descriptors after relocation, and the instructions that they speak of.
-# PREFIX: of readelf and objdump, such as aarch64-linux-gnu-. Prints a line of numbers and exits with 0,
-# or a line per fault and exits with 1; 2: the file has no sections; 3: the tools are missing.
+# descriptors.pl [-g] [-p PREFIX] FILE - verify the critical sections of a linked program or shared
+# object, by what the kernel will see: the descriptors after relocation, and the instructions that
+# they speak of. PREFIX: of readelf and objdump, such as aarch64-linux-gnu-. Prints a line of
+# numbers and exits with 0, or a line per fault and exits with 1; 2: the file has no sections; 3:
+# the tools are missing.
 # -g: linked with --gc-sections, by which some linkers drop __rseq_cs_ptr_array.
 #
 # Stores. A section's only store to what others see is its last instruction, to its row:
 # (p,%rcx) or (%rcx) on x86-64, [x10] on aarch64, 0(t1) on riscv64. Two sections write
-# elsewhere before it, where nobody looks until they commit, and only these forms are taken for that:
-#   the link of a node being pushed    %rdx -> (node,next)      x11 -> [node, next]      t2 -> 0(t3)
-#   the idle one of a gauge's buffers  8(%r10), 16(%r10)        [x11, #8], [x11, #16]    8(t2), 16(t2)
+# elsewhere before it, where nobody looks until they commit, and only these forms are taken for
+# that:
+#   the link of a node being pushed    %rdx -> (node,next)   x11 -> [node, next]    t2 -> 0(t3)
+#   the idle one of a gauge's buffers  8(%r10), 16(%r10)     [x11, #8], [x11, #16]  8(t2), 16(t2)
 # i386: the row is (%edx) or (%edi); %eax -> (node,next); 4 to 16(out); a time may go to the stack.
 # arm: the row is [lr]; r3 -> [node, next]; [r3, #8] to [r3, #20].
-# mips64: as riscv64, registers of the same names. loongarch64: $t5, 0; $t6 -> $t7, 0; $t6, 8 and $t6, 16.
+# mips64: as riscv64, registers of the same names.
+# loongarch64: $t5, 0; $t6 -> $t7, 0; $t6, 8 and $t6, 16.
 use strict;
 use warnings;
 no warnings "portable"; # addresses have 64 bits
@@ -63,7 +66,8 @@ close $in;
 sub bytes {
     my ($at, $n) = @_;
     for (@sections) {
-        next if !$_->{at} || $_->{type} eq "NOBITS" || $at < $_->{at} || $at + $n > $_->{at} + $_->{size};
+        next if !$_->{at} || $_->{type} eq "NOBITS";
+        next if $at < $_->{at} || $at + $n > $_->{at} + $_->{size};
         return substr $image, $_->{off} + $at - $_->{at}, $n;
     }
     return "\0" x $n;
@@ -106,10 +110,14 @@ for (tool("objdump", "-d", "-w", "--no-show-raw-insn", sprintf("--start-address=
 my %signature = (x86_64 => 0x53053053, aarch64 => 0xd428bc00, riscv64 => 0xf1401073,
     i386 => 0x53053053, arm => 0xe7f5def3, loongarch64 => 0x002a0010, mips64 => 0x0350000d);
 my %forbidden = (
-    x86_64 => qr/^(notrack\s+)?(call|ret|syscall|sysenter|int|int3|hlt|jmp|push|pop|xchg|cmpxchg|rep\w*|lock|movs[bwlq]|stos|lods|scas|cmps|ud)\b/,
-    aarch64 => qr/^(bl|blr|b(?!\.)|br|ret|svc|brk|hvc|stp|ld\w*xr\w*|st\w*xr\w*|swp\w*|cas\w*|ldadd\w*|dc|ic)\b/,
-    i386 => qr/^(notrack\s+)?(call|ret|sysenter|int|int3|hlt|jmp|push|pop|xchg|cmpxchg|rep\w*|lock(?!\s+orl\s+\$0x0,\(%esp\)$)|movs[bwl]|stos|lods|scas|cmps|ud)\b/,
-    arm => qr/^(bl|blx|bx|b(\.[nw])?|push|pop|ldm\w*|stm\w*|svc|udf|bkpt|ld[ra]e\w*|st[rl]e\w*|strd|it\w*)\s/,
+    x86_64 => qr/^(notrack\s+)?(call|ret|syscall|sysenter|int|int3|hlt|jmp|push|pop|xchg|cmpxchg|
+        rep\w*|lock|movs[bwlq]|stos|lods|scas|cmps|ud)\b/x,
+    aarch64 => qr/^(bl|blr|b(?!\.)|br|ret|svc|brk|hvc|stp|ld\w*xr\w*|st\w*xr\w*|swp\w*|cas\w*|
+        ldadd\w*|dc|ic)\b/x,
+    i386 => qr/^(notrack\s+)?(call|ret|sysenter|int|int3|hlt|jmp|push|pop|xchg|cmpxchg|rep\w*|
+        lock(?!\s+orl\s+\$0x0,\(%esp\)$)|movs[bwl]|stos|lods|scas|cmps|ud)\b/x,
+    arm => qr/^(bl|blx|bx|b(\.[nw])?|push|pop|ldm\w*|stm\w*|svc|udf|bkpt|ld[ra]e\w*|st[rl]e\w*|
+        strd|it\w*)\s/x,
     loongarch64 => qr/^(bl?|jirl|jr|ret|syscall|break|ll\.\w+|sc\.\w+|am\w+)\s/,
     mips64 => qr/^(b|bal|j|jr|jal|jalr|syscall|break|teq|lld?|scd?|[sl][dw][lr])\s/,
     riscv64 => qr/^(jal|jalr|call|tail|ret|jr|ecall|ebreak|lr\.\w+|sc\.\w+|amo\w+)\b/,
@@ -130,8 +138,10 @@ sub memory_stored {    # the operand that an instruction writes to, if that is m
         return;
     }
     return $text =~ /(\[.*\])/ ? $1 : undef if $arch eq "aarch64" && $text =~ /^(st|stl)\w*\s/;
-    return $text =~ /,(-?\d*\(\w+\))$/ ? $1 : undef if $arch =~ /riscv|mips/ && $text =~ /^s[bhwd]\s/;
-    return $text =~ /,\s*(\$\w+, -?\w+)\s*$/ ? $1 : undef if $arch eq "loongarch64" && $text =~ /^stx?(ptr)?\./;
+    return $text =~ /,(-?\d*\(\w+\))$/ ? $1 : undef
+        if $arch =~ /riscv|mips/ && $text =~ /^s[bhwd]\s/;
+    return $text =~ /,\s*(\$\w+, -?\w+)\s*$/ ? $1 : undef
+        if $arch eq "loongarch64" && $text =~ /^stx?(ptr)?\./;
     return;
 }
 
@@ -150,17 +160,21 @@ sub is_private {
     my ($text, $to) = @_;
     if ($arch eq "x86_64") {
         return 1 if $to =~ /^0x(8|10)\(%r10\)$/;
-        return $text =~ /^mov\s+%rdx,/ && $to =~ /^(?:0x0)?\((%r\w+),(%r\w+)(,1)?\)$/ && $1 ne "%rcx" && $2 ne "%rcx";
+        return $text =~ /^mov\s+%rdx,/ && $to =~ /^(?:0x0)?\((%r\w+),(%r\w+)(,1)?\)$/
+            && $1 ne "%rcx" && $2 ne "%rcx";
     }
     if ($arch eq "i386") {
-        return 1 if $text =~ /^mov\s+%e[ad]x,/ && $to =~ /^-?(0x[0-9a-f]+)?\(%e(\w\w)\)$/ && $2 =~ /^[sb]p$/;
-        return 1 if $text =~ /^mov\s+%e[ad]x,/ && $to =~ /^0x(4|8|c|10)\(%e(\w\w)\)$/ && $2 !~ /^(ax|cx|dx|di)$/;
+        my $moves = $text =~ /^mov\s+%e[ad]x,/;
+        return 1 if $moves && $to =~ /^-?(0x[0-9a-f]+)?\(%e(\w\w)\)$/ && $2 =~ /^[sb]p$/;
+        return 1 if $moves && $to =~ /^0x(4|8|c|10)\(%e(\w\w)\)$/ && $2 !~ /^(ax|cx|dx|di)$/;
         return 1 if $text =~ /^lock orl/;
-        return $text =~ /^mov\s+%eax,/ && $to =~ /^(?:0x0)?\((%e\w\w),(%e\w\w)(,1)?\)$/ && $1 ne "%edx" && $2 ne "%edx";
+        return $text =~ /^mov\s+%eax,/ && $to =~ /^(?:0x0)?\((%e\w\w),(%e\w\w)(,1)?\)$/
+            && $1 ne "%edx" && $2 ne "%edx";
     }
     if ($arch eq "arm") {
         return 1 if $to =~ /^\[r3, #(8|12|16|20)\]$/;
-        return $text =~ /^str(\.w)?\s+r3,/ && $to =~ /^\[(\w+), (\w+)\]$/ && $1 ne "lr" && $2 ne "lr";
+        return $text =~ /^str(\.w)?\s+r3,/ && $to =~ /^\[(\w+), (\w+)\]$/
+            && $1 ne "lr" && $2 ne "lr";
     }
     if ($arch eq "aarch64") {
         return 1 if $to =~ /^\[x11, #(8|16)\]$/;
@@ -180,41 +194,56 @@ sub check_arming {
     if ($arch eq "x86_64") {
         $good = @i == 2 && $all =~ /^lea\s+\S+,%r11\s+# ([0-9a-f]+).*; mov\s+%r11,%fs:/;
     } elsif ($arch eq "aarch64") {
-        $good = @i == 3 && $all =~ /^(?:nop|adrp\s+x9,.*); (?:add\s+x9, x9|adr\s+x9|nop).*; stu?r\s+x9, \[x\d+, #4\]$/;
+        $good = @i == 3 && $all =~ /^(?:nop|adrp\s+x9,.*);\s
+            (?:add\s+x9,\sx9|adr\s+x9|nop).*;\s stu?r\s+x9,\s\[x\d+,\s\#4\]$/x;
     } elsif ($arch eq "i386") {
-        $good = $all =~ /^mov\s+\S+,%eax; (?:mov\s+\$0x([0-9a-f]+)|mov\s+\S+,%ecx; lea\s+-?0x[0-9a-f]+\(%ecx\),%ecx; sub\s+\$0x[0-9a-f]+),%ecx; mov\s+%ecx,0x4\(%eax\)$/;
-        fault "%s: loads the address 0x%x", $where, hex $1 if $good && defined $1 && hex $1 != $s->{at};
+        $good = $all =~ /^mov\s+\S+,%eax;\s (?:mov\s+\$0x([0-9a-f]+)|
+            mov\s+\S+,%ecx;\s lea\s+-?0x[0-9a-f]+\(%ecx\),%ecx;\s sub\s+\$0x[0-9a-f]+),%ecx;\s
+            mov\s+%ecx,0x4\(%eax\)$/x;
+        fault "%s: loads the address 0x%x", $where, hex $1
+            if $good && defined $1 && hex $1 != $s->{at};
     } elsif ($arch eq "arm") {
-        $good = $all =~ /^movw\s+ip, #(\d+).*; movt\s+ip, #(\d+).*; add\s+ip, (?:ip, )?pc.*; str(\.w)?\s+ip, \[\w+, #4\]$/;
-        my $pc = $i[2] + ($s->{start} - $i[2] == 8 ? 8 : 4);    # two of 4 bytes in ARM, 2 and 4 in Thumb
+        $good = $all =~ /^movw\s+ip,\s\#(\d+).*;\s movt\s+ip,\s\#(\d+).*;\s
+            add\s+ip,\s(?:ip,\s)?pc.*;\s str(\.w)?\s+ip,\s\[\w+,\s\#4\]$/x;
+        # two of 4 bytes in ARM, 2 and 4 in Thumb
+        my $pc = $i[2] + ($s->{start} - $i[2] == 8 ? 8 : 4);
         fault "%s: loads the address 0x%x", $where, ($2 << 16 | $1) + $pc & 0xffffffff
             if $good && (($2 << 16 | $1) + $pc & 0xffffffff) != $s->{at};
     } elsif ($arch eq "loongarch64") {
-        $good = $all =~ /^pca(ddi|lau12i)\s+\$t4, (-?\d+)[^;]*; (?:addi\.d\s+\$t4, \$t4, (-?\d+)[^;]*; )?st\.d\s+\$t4, \$\w+, 4$/;
-        my $to = !$good ? 0 : $1 eq "ddi" ? $i[0] + 4 * $2 : (($i[0] & ~0xfff) + ($2 << 12)) + ($3 // 0);
+        $good = $all =~ /^pca(ddi|lau12i)\s+\$t4,\s(-?\d+)[^;]*;\s
+            (?:addi\.d\s+\$t4,\s\$t4,\s(-?\d+)[^;]*;\s)?st\.d\s+\$t4,\s\$\w+,\s4$/x;
+        my $to = !$good ? 0 : $1 eq "ddi" ? $i[0] + 4 * $2
+               : (($i[0] & ~0xfff) + ($2 << 12)) + ($3 // 0);
         fault "%s: loads the address 0x%x", $where, $to if $good && $to != $s->{at};
     } elsif ($arch eq "mips64") { # a word between says how far away it is
-        $good = @i == 6 && $all =~ /^bal\s[^;]*; nop; [^;]*; lw\s+t0,0\(ra\); daddu\s+t0,t0,ra; sd\s+t0,4\(\w+\)$/;
+        $good = @i == 6 && $all =~ /^bal\s[^;]*;\s nop;\s [^;]*;\s lw\s+t0,0\(ra\);\s
+            daddu\s+t0,t0,ra;\s sd\s+t0,4\(\w+\)$/x;
         my $to = $good ? $i[2] + unpack "l", pack "L", word32($i[2]) : 0;
         fault "%s: loads the address 0x%x", $where, $to if $good && $to != $s->{at};
     } else {
-        $good = $all =~ /^(?:auipc\s+t0,\w+; )?(?:add|mv|addi)\s+t0,.*; sd\s+t0,4\(\w+\)(?:\s+#.*)?$/;
+        $good = $all =~ /^(?:auipc\s+t0,\w+;\s)?(?:add|mv|addi)\s+t0,.*;\s
+            sd\s+t0,4\(\w+\)(?:\s+\#.*)?$/x;
     }
     fault "%s: not armed as expected: %s", $where, $all unless $good;
     # The address that they load, where the disassembler computes it.
     my $loaded = $all =~ /^lea.*?# ([0-9a-f]+)/ || $all =~ /^auipc.*?# ([0-9a-f]+)/ ? hex $1
-               : $all =~ /adrp\s+x9, ([0-9a-f]+).*?add\s+x9, x9, #0x([0-9a-f]+)/ ? hex($1) + hex($2) : undef;
-    fault "%s: loads the address 0x%x", $where, $loaded if defined $loaded && $loaded != $s->{at};
+               : $all =~ /adrp\s+x9, ([0-9a-f]+).*?add\s+x9, x9, #0x([0-9a-f]+)/
+               ? hex($1) + hex($2) : undef;
+    fault "%s: loads the address 0x%x", $where, $loaded
+        if defined $loaded && $loaded != $s->{at};
 }
 
 my ($commits, $private, $instructions) = (0, 0, 0);
 for my $s (@sites) {
     my $where = sprintf "descriptor 0x%x (section 0x%x)", $s->{at}, $s->{start};
     fault "%s: not 32-aligned", $where if $s->{at} % 32;
-    fault "%s: version %d, flags %d", $where, $s->{version}, $s->{flags} if $s->{version} || $s->{flags};
+    fault "%s: version %d, flags %d", $where, $s->{version}, $s->{flags}
+        if $s->{version} || $s->{flags};
     fault "%s: empty", $where if $s->{post} <= $s->{start};
-    fault "%s: abort address inside", $where if $s->{abort} >= $s->{start} && $s->{abort} < $s->{post};
-    fault "%s: slow path inside", $where if $s->{slow} >= $s->{restart} && $s->{slow} < $s->{post};
+    fault "%s: abort address inside", $where
+        if $s->{abort} >= $s->{start} && $s->{abort} < $s->{post};
+    fault "%s: slow path inside", $where
+        if $s->{slow} >= $s->{restart} && $s->{slow} < $s->{post};
     fault "%s: signature is 0x%x", $where, word32($s->{abort} - 4)
         if word32($s->{abort} - 4) != $signature{$arch};
     fault "%s: the signature is not inside an undefined instruction", $where
@@ -247,13 +276,15 @@ for my $s (@sites) {
         fault "%s: 0x%x: %s", $where, $at, $text if $text =~ $forbidden{$arch} && !$exit;
         if ($text =~ /^(?:j\w+|b\.\w+|cbn?z|tbn?z|b[\w.]+)\s.*?\b([0-9a-f]{3,})\b(?: <|$)/) {
             my $to = hex $1;
-            fault "%s: 0x%x jumps back: %s", $where, $at, $text if $to >= $s->{restart} && $to <= $at;
+            fault "%s: 0x%x jumps back: %s", $where, $at, $text
+                if $to >= $s->{restart} && $to <= $at;
         }
         my $to = memory_stored($text);
         next unless defined $to;
         if ($at == $in[-1]) {
             $stores++;
-            fault "%s: 0x%x: the commit is not to the row: %s", $where, $at, $text unless is_row($to);
+            fault "%s: 0x%x: the commit is not to the row: %s", $where, $at, $text
+                unless is_row($to);
         } elsif (is_private($text, $to)) {
             $early++;
         } else {
@@ -278,11 +309,13 @@ if (!$pointers) {
         }
     }
 }
-fault "descriptor 0x%x has %d pointers", $_, $entry{$_} for grep { $entry{$_} != 1 && $pointers } sort keys %entry;
+for (grep { $entry{$_} != 1 && $pointers } sort keys %entry) {
+    fault "descriptor 0x%x has %d pointers", $_, $entry{$_};
+}
 
 if (@faults) {
     print "$_\n" for @faults;
     exit 1;
 }
-printf "%d sections, %d instructions, %d commits, %d private stores\n", scalar @sites, $instructions,
-    $commits, $private;
+printf "%d sections, %d instructions, %d commits, %d private stores\n", scalar @sites,
+    $instructions, $commits, $private;

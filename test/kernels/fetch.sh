@@ -4,8 +4,8 @@
 # Nothing is installed. Each suite and architecture has an apt state of its own, on the mirror that
 # this machine's own sources name. What cannot be had leaves its reason in $why and returns 1.
 # What the index has in a higher version is fetched anew where $refresh is set (never under
-# PERCPU_OFFLINE); if that fails, the old one stays in use. PERCPU_FETCH_UNTIL: a time (date +%s) after
-# which nothing is fetched.
+# PERCPU_OFFLINE); if that fails, the old one stays in use. PERCPU_FETCH_UNTIL: a time (date +%s)
+# after which nothing is fetched.
 # shellcheck shell=bash
 
 cache=${PERCPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/percpu}
@@ -15,13 +15,10 @@ declare -A checked have_index no_index # once is enough
 
 # mirror SUITE - where SUITE is. PERCPU_MIRROR and PERCPU_MIRROR_SECURITY say otherwise.
 mirror() {
-    local uris
+    local uris kind=debian given=${PERCPU_MIRROR-}
     uris=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | sort -u)
-    case $1 in
-    *-security)
-        printf '%s\n' "${PERCPU_MIRROR_SECURITY:-$(grep '/debian-security/*$' <<<"$uris" | head -n 1)}" ;;
-    *) printf '%s\n' "${PERCPU_MIRROR:-$(grep '/debian/*$' <<<"$uris" | head -n 1)}" ;;
-    esac
+    case $1 in *-security) kind=debian-security given=${PERCPU_MIRROR_SECURITY-} ;; esac
+    printf '%s\n' "${given:-$(grep "/$kind/*\$" <<<"$uris" | head -n 1)}"
 }
 
 # private_apt SUITE ARCH TOOL ARG... - apt-get or apt-cache on that suite's own state
@@ -29,9 +26,10 @@ private_apt() {
     local suite=$1 arch=$2 tool=$3 dir=$cache/apt/$1.$2 limit=
     shift 3
     [ "$tool" != apt-get ] || limit=in_time
-    $limit "$tool" -qq -o Dir::State="$dir" -o Dir::State::status="$dir/status" -o Dir::Cache="$dir/cache" \
-        -o Dir::Etc::sourcelist="$dir/sources.list" -o Dir::Etc::sourceparts=/dev/null \
-        -o Dir::Etc::preferencesparts=/dev/null -o APT::Architecture="$arch" -o APT::Architectures::="$arch" \
+    $limit "$tool" -qq -o Dir::State="$dir" -o Dir::State::status="$dir/status" \
+        -o Dir::Cache="$dir/cache" -o Dir::Etc::sourcelist="$dir/sources.list" \
+        -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null \
+        -o APT::Architecture="$arch" -o APT::Architectures::="$arch" \
         -o Acquire::Languages=none -o Acquire::Retries=1 -o Acquire::http::Timeout=20 \
         -o APT::Sandbox::User= -o Acquire::Check-Valid-Until=false "$@"
 }
@@ -49,7 +47,9 @@ in_time() {
 # index SUITE ARCH - make sure that its index is here, and no older than a day
 index() {
     local suite=$1 arch=$2 dir=$cache/apt/$1.$2 uri
-    if [ -e "$dir/ok" ] && { [ -n "${PERCPU_OFFLINE-}${have_index[$suite.$arch]-}" ] || [ -n "$(find "$dir/ok" -mtime -1)" ]; }; then
+    local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    if [ -e "$dir/ok" ] && { [ -n "${PERCPU_OFFLINE-}${have_index[$suite.$arch]-}" ] \
+        || [ -n "$(find "$dir/ok" -mtime -1)" ]; }; then
         return 0
     fi
     why=${no_index[$suite.$arch]-}
@@ -59,8 +59,7 @@ index() {
     [ -n "$uri" ] || { why="apt's sources name no mirror that has $suite"; return 1; }
     mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
     : >>"$dir/status"
-    echo "deb [arch=$arch signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $suite main" \
-        >"$dir/sources.list"
+    echo "deb [arch=$arch signed-by=$keyring] $uri $suite main" >"$dir/sources.list"
     if private_apt "$suite" "$arch" apt-get update >"$dir/log" 2>&1 \
         && ls "$dir"/lists/*_Packages* >/dev/null 2>&1; then
         : >"$dir/ok"
@@ -77,17 +76,20 @@ newest() {
     private_apt "$1" "$2" apt-cache pkgnames 2>/dev/null | grep -E "^($3)\$" | sort -V | tail -n 1
 }
 
-# outdated FILE SUITE ARCH REGEX - is FILE's first line, a package file's name, older than the index's?
+# outdated FILE SUITE ARCH REGEX - is FILE's first line, a package file's name, older than the
+# index's?
 outdated() {
     local have name version
     [ -n "$refresh" ] && [ -z "${PERCPU_OFFLINE-}${checked[$1]-}" ] && index "$2" "$3" || return 1
     checked[$1]=yes
     have=$(head -n 1 "$1")
     name=$(newest "$2" "$3" "$4")
-    version=$(private_apt "$2" "$3" apt-cache show --no-all-versions "$name" 2>/dev/null | sed -n 's/^Version: //p')
+    version=$(private_apt "$2" "$3" apt-cache show --no-all-versions "$name" 2>/dev/null \
+        | sed -n 's/^Version: //p')
     [ -n "$version" ] || return 1
-    name=${name}_${version//:/%3a}
-    [ "${have%_*}" != "$name" ] && [ "$(printf '%s\n' "${have%_*}" "$name" | sort -V | tail -n 1)" = "$name" ]
+    have=${have%_*} name=${name}_${version//:/%3a}
+    [ "$have" != "$name" ] \
+        && [ "$(printf '%s\n' "$have" "$name" | sort -V | tail -n 1)" = "$name" ]
 }
 
 # package SUITE ARCH REGEX - download; the file's name in $deb
@@ -127,7 +129,9 @@ get_kernel() {
     mkdir -p "$new"
     dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$new" --wildcards --transform 's,.*/,,' \
         './boot/vmlinu[xz]-*' './usr/lib/modules/*/vmlinuz' 2>/dev/null
-    find "$new" -type f -size +1M | head -n 1 | while read -r file; do mv "$file" "$new/kernel"; done
+    find "$new" -type f -size +1M | head -n 1 | while read -r file; do
+        mv "$file" "$new/kernel"
+    done
     rm -rf "$(dirname "$deb")"
     basename "$deb" >"$new/package"
     if [ ! -e "$new/kernel" ] || ! unwrap "$new/kernel"; then

@@ -43,7 +43,8 @@ sub parse {
                 $boot{setup_failed}++ if $2;
             } elsif ($2 != 0 && $2 != 77 && !$here{failed}) {
                 $v->{failed}++;
-                push @{$boot{troubles}}, "$name: " . ($2 == 124 ? 'did not end in time' : "exit status $2");
+                my $end = $2 == 124 ? 'did not end in time' : "exit status $2";
+                push @{$boot{troubles}}, "$name: $end";
             } elsif ($2 == 0 && !$here{results} && $name !~ /selftest$/) {
                 $v->{failed}++;
                 push @{$boot{troubles}}, "$name: no results";
@@ -72,7 +73,8 @@ sub parse {
         }
     }
     push @{$boot{troubles}}, 'the kernel did not start' unless $spoke || $boot{skip};
-    push @{$boot{troubles}}, (defined $name ? "$name: the machine stopped here" : 'the machine stopped early')
+    push @{$boot{troubles}},
+        (defined $name ? "$name: the machine stopped here" : 'the machine stopped early')
         if $spoke && !$finished;
     return \%boot;
 }
@@ -90,8 +92,8 @@ sub total {
 if (@ARGV == 2 && $ARGV[0] eq '--count') {
     my $boot = parse($ARGV[1]) or die "$ARGV[1]: $!\n";
     my $sum = total($boot);
-    printf "%s: %d passed, %d failed, %d skipped%s\n", $boot->{kernel}, @$sum{qw(passed failed skipped)},
-        @{$boot->{troubles}} ? "  <- $boot->{troubles}[0]" : '';
+    printf "%s: %d passed, %d failed, %d skipped%s\n", $boot->{kernel},
+        @$sum{qw(passed failed skipped)}, @{$boot->{troubles}} ? "  <- $boot->{troubles}[0]" : '';
     exit 0;
 }
 
@@ -102,7 +104,8 @@ my ($rows, $logs) = @ARGV;
 sub how {
     my ($v) = @_;
     my $mode = $v->{mode} // '?';
-    return $mode eq 'fallback' ? "fallback: $reasons[$v->{reason}]" : $mode eq '?' ? '?' : "sections ($mode)";
+    return $mode eq 'fallback' ? "fallback: $reasons[$v->{reason}]"
+        : $mode eq '?' ? '?' : "sections ($mode)";
 }
 
 sub libc {
@@ -136,8 +139,10 @@ sub print_tap {
                 $result->(1, "$row, $name # SKIP $why");
                 next;
             }
-            $result->($v->{passed} && !$v->{failed}, sprintf '%s (%s), %s: %s, %d aborts, %d passed, %d failed', $row,
-                $boot->{kernel}, libc($name, $v), how($v), $v->{counted} // 0, @$v{qw(passed failed)});
+            $result->($v->{passed} && !$v->{failed},
+                sprintf '%s (%s), %s: %s, %d aborts, %d passed, %d failed',
+                $row, $boot->{kernel}, libc($name, $v), how($v), $v->{counted} // 0,
+                @$v{qw(passed failed)});
         }
         my @lost = grep { /did not start|machine stopped|refused$/ } @{$boot->{troubles}};
         $result->(0, "$row: $_") for @lost;
@@ -150,7 +155,8 @@ sub print_tap {
 print_tap($rows, $logs) if $tap;
 
 my (%all, @troubles, %skips);
-print "| row | kernel | arch | libc | operations | id from | registered | CPUs | aborts | passed | failed | skipped |\n";
+print "| row | kernel | arch | libc | operations | id from | registered | CPUs | aborts ",
+    "| passed | failed | skipped |\n";
 print "|---|---|---|---|---|---|---|---|---|---|---|---|\n";
 open my $in, '<', $rows or die "$rows: $!\n";
 while (<$in>) {
@@ -170,8 +176,10 @@ while (<$in>) {
         my $how = how($v);
         my $length = $how !~ /^sections/ ? '-' : "$v->{length} of $v->{feature}";
         $length .= ', ids guarded' if ($v->{policed} // '') eq 'yes';
-        printf "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %d | %d | %d |\n", $row, $boot->{kernel}, $arch, libc($name, $v), $how,
-            $v->{id} // '-', $length, defined $v->{cpus} ? $v->{cpus} . ($v->{of} ne $v->{cpus} ? " below $v->{of}" : '') : '-',
+        my $cpus = $v->{cpus} // '-';
+        $cpus .= " below $v->{of}" if defined $v->{cpus} && $v->{of} ne $cpus;
+        printf "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %d | %d | %d |\n",
+            $row, $boot->{kernel}, $arch, libc($name, $v), $how, $v->{id} // '-', $length, $cpus,
             $v->{counted} // 0, @$v{qw(passed failed skipped)};
     }
 }
