@@ -102,7 +102,9 @@ if have gcc; then
     done
 fi
 
-# ---- Other processors
+# ---- Other processors. Every section once in a program; what the linker changes, with each kind.
+printf '#include "percpu.h"\n#include "test/matrix/use_all.h"\nint main(void) { return 0; }\n' \
+    >"$tmp/use.c"
 for triplet in x86_64-linux-gnu aarch64-linux-gnu riscv64-linux-gnu arm-linux-gnueabihf \
     i686-linux-gnu loongarch64-linux-gnu mips64el-linux-gnuabi64; do
     arch=${triplet%%-*} cc=$triplet-gcc prefix=$triplet- more=
@@ -114,10 +116,11 @@ for triplet in x86_64-linux-gnu aarch64-linux-gnu riscv64-linux-gnu arm-linux-gn
     have ${cc%% *} || { skip $arch "no $cc"; continue; }
     [ $arch = arm ] && more="-O2@-marm@-march=armv8-a+simd"
     [ $arch = i686 ] && more="-O2@-march=i686@-msse2"
-    for opt in -O2 "-O2 -static" "-O2 -fPIC -shared" "-O2 -no-pie -fno-pic" \
-        ${more:+"${more//@/ }"}; do
+    for opt in -O2 "-O0 -fPIC -shared" "-O2 -no-pie -fno-pic" ${more:+"${more//@/ }"}; do
+        source=$tmp/use.c
+        [ "$opt" = -O2 ] && source=test/test_sections.c
         # shellcheck disable=SC2086
-        compiled "$arch $opt" $cc $flags $opt test/test_sections.c -o "$tmp/$arch" &&
+        compiled "$arch $opt" $cc $flags $opt $source -o "$tmp/$arch" &&
             verify "$arch $opt" "$tmp/$arch" $prefix
     done
 done

@@ -41,7 +41,8 @@ for ld in gold lld; do
 done
 unset GLIBC_TUNABLES
 
-# cc1 cc2 ccmain link: languages and compilers, also mixed
+# cc1 cc2 ccmain link: languages and compilers, also mixed. What linkers make of an object file, and
+# of each way to address data, is asked of C; the others have to be one program at all.
 while read -r title a b m link; do
     missing=
     for c in $a $b $m $link; do have "$c" || missing=$c; done
@@ -50,9 +51,11 @@ while read -r title a b m link; do
         continue
     fi
     for mode in "-fPIE -pie" "-fno-pic -no-pie"; do
-        pic=${mode% *} pie=${mode#* }
+        pic=${mode% *} pie=${mode#* } each=
+        case $title in *of_C_with*) each=$(linkers) ;; esac
+        [ -n "$each" ] || [ "$pic" = -fPIE ] || continue
         part "$a" first a.o "$pic" && part "$b" second b.o "$pic" && main "$m" "$pic" || continue
-        for ld in $(linkers); do
+        for ld in $each; do
             # -no-pie with gold or lld: glibc's symbols are found through the GOT all the same
             program "$link" "$pie" "$ld" "$tmp/main.o" "$tmp/a.o" "$tmp/b.o"
         done
@@ -96,10 +99,7 @@ for cc in gcc clang musl-gcc; do
             main $cc "${mode% *}" || continue
         rm -f "$tmp/lib.a"
         try ar rc "$tmp/lib.a" "$tmp/a.o"
-        for ld in $(linkers); do
-            [ $cc = musl-gcc ] && ld=-fuse-ld=bfd
-            program $cc "${mode#* }" $ld "$tmp/main.o" "$tmp/b.o" "$tmp/lib.a"
-        done
+        program $cc "${mode#* }" "$tmp/main.o" "$tmp/b.o" "$tmp/lib.a"
     done
     end "static library of PIC objects with $cc"
 done

@@ -24,7 +24,7 @@ storm() {
         result 1 "$name: it does not build"
         return
     fi
-    TEST_SCALE=200 "$tmp/storm" >"$tmp/out" 2>&1 &
+    TEST_SCALE=100 "$tmp/storm" >"$tmp/out" 2>&1 &
     pid=$!
     while kill -0 $pid 2>/dev/null; do
         echo 0 >$file && echo 1 >$file && toggles=$((toggles + 1))

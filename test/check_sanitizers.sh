@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# The memory, operation and counter tests under ASan, UBSan, TSan, memcheck and helgrind: no
+# The memory, operation and counter tests under ASan with UBSan, TSan, memcheck and helgrind: no
 # finding, no suppression. TEST_SCALE makes them short enough.
 cd "$(dirname "$0")/.." || exit 2
 . test/matrix/tap.sh
@@ -30,7 +30,7 @@ sanitize() {
     fi
     TEST_SCALE=$scale ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
         TSAN_OPTIONS=halt_on_error=1:report_signal_unsafe=1 \
-        timeout 100 "$out" >"$out.log" 2>&1
+        timeout 300 "$out" >"$out.log" 2>&1
     report "$test under $name" $? "$out.log" "$out.result"
 }
 
@@ -41,7 +41,7 @@ valgrinded() {
         report "$2 under $1: it does not build" 1 "$out.log" "$out.result"
         return
     fi
-    TEST_SCALE=$3 timeout 100 valgrind --tool="$1" --error-exitcode=99 -q --fair-sched=yes "$out" \
+    TEST_SCALE=$3 timeout 300 valgrind --tool="$1" --error-exitcode=99 -q --fair-sched=yes "$out" \
         >"$out.log" 2>&1
     report "$2 under $1" $? "$out.log" "$out.result"
 }

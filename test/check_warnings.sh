@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 # check_warnings.sh - no compiler says anything: the headers alone, and code that uses all of them.
 #
-# Each header x compiler x standard, strict (no _GNU_SOURCE), included first at -O2 and after other
-# headers at -O0, every function and macro used: a macro that is clean only inside the header, by
-# its pragmas, shows at the place of use. Then code generation options, and clang's -Weverything.
+# Each compiler x standard, strict (no _GNU_SOURCE), included first at -O2 and after other headers at
+# -O0, every function and macro used: a macro that is clean only inside the header, by its pragmas,
+# shows at the place of use. Then code generation options, and clang's -Weverything.
 cd "$(dirname "$0")/.." || exit 2
 . test/matrix/tap.sh
 
@@ -26,21 +26,23 @@ for f in percpu_first percpu_last rseq_abi_first rseq_abi_last; do
     mv "$tmp/$f" "$tmp/$f.cc"
 done
 
-# standards SUFFIX FLAGS COMPILER STANDARD...
+# standards SUFFIX FLAGS COMPILER STANDARD...: all parse, the last one generates code. rseq_abi.h,
+# which is part of percpu.h, is by itself with the first and the last.
 standards() {
     suffix=$1 flags=$2 cc=$3
     shift 3
-    quick= last= # the first and the last standard generate code, the others only parse
+    first=$1
     for std in "$@"; do last=$std; done
     for std in "$@"; do
+        quick=-fsyntax-only headers=percpu
         [ $std = $last ] && quick=
-        for header in percpu rseq_abi; do
+        case $std in "$first" | "$last") headers="percpu rseq_abi" ;; esac
+        for header in $headers; do
             # shellcheck disable=SC2086 # lists of words
             try $cc -std=$std $flags -O2 $quick -I. -c "$tmp/${header}_first.$suffix" -o "$tmp/o"
             # shellcheck disable=SC2086
             try $cc -std=$std $flags -O0 $quick -I. -c "$tmp/${header}_last.$suffix" -o "$tmp/o"
         done
-        quick=-fsyntax-only
     done
 }
 
@@ -126,34 +128,46 @@ for cc in clang clang-15 clang-16 clang-17 clang-18 clang-19 clang-20; do
 done
 have clang || skip "clang -Weverything" "clang is not installed"
 
-# Code generation. Each is compiled with warnings; the small test is linked with it and run.
-options="-O1 -Os -Og -O3 -funroll-loops -fPIC -fno-pic -fno-plt -fvisibility=hidden -fno-common
-    -fno-asynchronous-unwind-tables -ffunction-sections -fdata-sections -fcf-protection=full
-    -fstack-protector-all -mcmodel=medium -mcmodel=large -fno-omit-frame-pointer -fno-inline
-    -funsigned-char -fwrapv -ftrapv -fno-strict-aliasing -mno-red-zone -march=native -pg --coverage
-    -fprofile-generate -ftls-model=initial-exec -ftls-model=global-dynamic
-    -fsanitize=address -fsanitize=undefined -fsanitize=thread"
-case $(uname -m) in x86_64) only_gcc="-mtls-dialect=gnu2" ;; *) only_gcc= ;; esac
+# Code generation: options that do not exclude each other, together. Each line is compiled with
+# warnings; the small test is linked with it and run.
+options() {
+    cat <<EOF
+-O1 -fPIC -ffunction-sections -fdata-sections -fvisibility=hidden -fno-common
+-Os -fno-pic -no-pie -fno-plt -fstack-protector-all -fno-asynchronous-unwind-tables
+-Og -fno-inline -fno-omit-frame-pointer -funsigned-char -fno-strict-aliasing
+-O3 -funroll-loops -fwrapv -march=native
+-O2 -ftrapv -ftls-model=global-dynamic -fPIC
+-O2 -ftls-model=initial-exec -pg
+-O2 --coverage -fprofile-generate
+-O2 -fsanitize=address,undefined
+-O2 -fsanitize=thread
+EOF
+    [ "$(uname -m)" = x86_64 ] || return
+    cat <<EOF
+-O2 -mcmodel=medium -fno-pic -no-pie -mno-red-zone
+-O2 -mcmodel=large -fno-pic -no-pie -fcf-protection=full
+EOF
+    [ $1 = clang ] || echo "-O2 -fPIC -mtls-dialect=gnu2"
+}
 for cc in gcc clang; do
     if ! have $cc; then
         skip "options with $cc" "$cc is not installed"
         continue
     fi
-    [ $cc = gcc ] && more=$only_gcc || more=
-    for option in $options $more; do
-        case $option in -mcmodel=* | -fcf-protection* | -mno-red-zone)
-            [ "$(uname -m)" = x86_64 ] || continue ;;
-        esac
-        pic=
-        case $option in -mcmodel=* | -fno-pic) pic=-no-pie ;; esac
+    options $cc >"$tmp/options"
+    while read -r option; do
+        compile=$(echo "$option" | sed 's/ -no-pie//')
         # shellcheck disable=SC2086
-        try $cc -std=c11 $warn_c -O2 $option -I. -c "$tmp/percpu_first.c" -o "$tmp/o" || continue
+        try $cc -std=c11 $warn_c $compile -I. -c "$tmp/percpu_first.c" -o "$tmp/o" || continue
         # shellcheck disable=SC2086
-        try $cc -std=gnu11 -O2 $option $pic -I. -Itest test/test_example.c \
-            -o "$tmp/example" -pthread || continue
+        try $cc -std=gnu11 $option -I. -Itest test/test_example.c -o "$tmp/example" -pthread ||
+            continue
         # gcc's thread sanitizer does not start under the address layout of newer kernels.
-        [ "$option" = -fsanitize=thread ] || run env GMON_OUT_PREFIX="$tmp/g" "$tmp/example"
-    done
+        case $option in *=thread) ;; *)
+            run env GMON_OUT_PREFIX="$tmp/g" GCOV_PREFIX="$tmp/gcov" \
+                LLVM_PROFILE_FILE="$tmp/p" "$tmp/example" ;;
+        esac
+    done <"$tmp/options"
     end "options with $cc"
 done
 for cc in g++ clang++; do

@@ -233,6 +233,27 @@ sub check_arming {
         if defined $loaded && $loaded != $s->{at};
 }
 
+# A gauge's buffer: a barrier before it is written to, since it was the live one; and its stores
+# before the commit. (What the models in test/models say of these instructions.)
+my %barrier = (
+    aarch64 => qr/^dmb\s+ish(st)?\b/, riscv64 => qr/^fence\s+(w|rw),(w|rw)\b/,
+    arm => qr/^dmb\s/, loongarch64 => qr/^dbar\b/,
+);
+my %buffer = (
+    aarch64 => qr/^\[x11, #(8|16)\]$/, riscv64 => qr/^(8|16)\(t2\)$/,
+    arm => qr/^\[r3, #(8|12|16|20)\]$/, loongarch64 => qr/^\$t6, (8|16)$/,
+);
+sub check_order {
+    my ($s, $where, @in) = @_;
+    my $barrier = $barrier{$arch} or return;
+    my ($buffer) = grep { (memory_stored($insn{$in[$_]}) // '') =~ $buffer{$arch} } 0 .. $#in;
+    return unless defined $buffer;
+    fault "%s: no barrier before the idle buffer is written", $where
+        unless grep { $insn{$in[$_]} =~ $barrier } 0 .. $buffer - 1;
+    fault "%s: the commit does not release the buffer: %s", $where, $insn{$in[-1]}
+        unless $insn{$in[-1]} =~ /^stlr\b/ || $insn{$in[-2]} =~ $barrier;
+}
+
 my ($commits, $private, $instructions) = (0, 0, 0);
 for my $s (@sites) {
     my $where = sprintf "descriptor 0x%x (section 0x%x)", $s->{at}, $s->{start};
@@ -292,6 +313,7 @@ for my $s (@sites) {
         }
     }
     fault "%s: private stores, but no commit", $where if $early && !$stores;
+    check_order($s, $where, @in);
     $commits += $stores;
     $private += $early;
 }
