@@ -15,7 +15,7 @@ report() {
         echo ok >>"$4"
     else
         echo "exit status $2" >>"$4"
-        grep -E '^not ok|ERROR|WARNING: Thr|runtime error|^==|Possible data race' "$3" >>"$4"
+        grep -E '^not ok|error:|ERROR|WARNING: Thr|^==|Possible data race' "$3" >>"$4"
     fi
 }
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 # check_warnings.sh - no compiler says anything: the headers alone, and code that uses all of them.
 #
-# Each compiler x standard, strict (no _GNU_SOURCE), included first at -O2 and after other headers at
-# -O0, every function and macro used: a macro that is clean only inside the header, by its pragmas,
-# shows at the place of use. Then code generation options, and clang's -Weverything.
+# Each compiler x standard, strict (no _GNU_SOURCE), included first at -O2 and after other headers
+# at -O0, every function and macro used: a macro that is clean only inside the header, by its
+# pragmas, shows at the place of use. Then code generation options, and clang's -Weverything.
 cd "$(dirname "$0")/.." || exit 2
 . test/matrix/tap.sh
 

@@ -33,6 +33,10 @@ sub parse {
             my $m = $variant->($1);
             $m->{skipped}++;
             push @{$boot{skips}}, "$1" . (defined $2 ? "/$2" : '') . ": $3";
+        } elsif (/^\@\@broken ([^\/ ]+)\/(\S+) (.*)/) {
+            $variant->($1)->{failed}++;
+            push @{$boot{troubles}}, "$1/$2: does not build: $3";
+            $boot{broken} = 1;
         } elsif (/\@\@begin (\S+)/) {
             $name = $1;
             %here = (failed => 0, results => 0);
@@ -72,7 +76,8 @@ sub parse {
             $v->{counted} += $1 if /(\d+) aborts$/;
         }
     }
-    push @{$boot{troubles}}, 'the kernel did not start' unless $spoke || $boot{skip};
+    push @{$boot{troubles}}, 'the kernel did not start'
+        unless $spoke || $boot{skip} || $boot{broken};
     push @{$boot{troubles}},
         (defined $name ? "$name: the machine stopped here" : 'the machine stopped early')
         if $spoke && !$finished;
