@@ -28,7 +28,10 @@ for cc in gcc clang g++ clang++; do
         continue
     fi
     levels="-O0 -O1 -O2 -O3 -Os -Og"
-    case $cc in *++) levels="-O0 -O2" ;; esac
+    case $cc in
+    *++) levels="-O0 -O2" ;;
+    clang) levels="-O0 -O1 -O2 -Os" ;; # -Og is -O1
+    esac
     for level in $levels "-O3 -funroll-all-loops"; do
         case $cc$level in clang*-all-*) level="-O3 -funroll-loops" ;; esac
         # shellcheck disable=SC2086
@@ -36,18 +39,15 @@ for cc in gcc clang g++ clang++; do
     done
     end "levels with $cc: $levels, unrolled"
 
-    positions="-O0 -O3"
-    case $cc in *++) positions=-O3 ;; esac
-    for level in $positions; do
-        build_and_run $cc $level -fno-pic -no-pie
-        build_and_run $cc $level -fno-pic -static
-        build_and_run $cc $level -fPIC -pie
-        case $cc in *++) as="-x c++ -std=gnu++11" ;; *) as="-std=gnu11" ;; esac
-        # shellcheck disable=SC2086
-        try $cc $as $common $level -fPIC -shared test/matrix/lto_part.c -o "$tmp/libpart.so" &&
-            try $cc $as $common $level -fPIE -pie test/matrix/lto_main.c -x none -L"$tmp" -lpart \
-                "-Wl,-rpath,$tmp" -o "$tmp/program" -pthread && run "$tmp/program"
-    done
+    # Flavors of the other tests have these at -O0 and -O2.
+    build_and_run $cc -O3 -fno-pic -no-pie
+    build_and_run $cc -O3 -fno-pic -static
+    build_and_run $cc -O3 -fPIC -pie
+    case $cc in *++) as="-x c++ -std=gnu++11" ;; *) as="-std=gnu11" ;; esac
+    # shellcheck disable=SC2086
+    try $cc $as $common -O3 -fPIC -shared test/matrix/lto_part.c -o "$tmp/libpart.so" &&
+        try $cc $as $common -O3 -fPIE -pie test/matrix/lto_main.c -x none -L"$tmp" -lpart \
+            "-Wl,-rpath,$tmp" -o "$tmp/program" -pthread && run "$tmp/program"
     end "positions with $cc: -no-pie, -static, -fPIC, a shared object"
 
     case $cc in
