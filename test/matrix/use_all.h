@@ -23,7 +23,9 @@ int use_abi(void)
 #endif
 #if PERCPU_RSEQ_SECTIONS
     {
-        const struct percpu_rseq_reach *reach = &percpu_priv_state.reach;
+        static struct percpu_rseq_reach nowhere;
+        const struct percpu_rseq_reach *reach = &nowhere;
+        percpu_rseq_self_t self;
         static struct percpu_rseq_stamped stamped;
         static struct percpu_rseq_list list;
         static void *node[2], *popped;
@@ -46,6 +48,7 @@ int use_abi(void)
         answer += percpu_rseq_xchg_u64(reach, &d, 1, &d_out);
         answer += percpu_rseq_cmpxchg_u64(reach, &d, 1, 2, &d_out);
 #endif
+        answer += percpu_rseq_self(reach, &self) + (int)self.bound;
         answer += percpu_rseq_add_first(reach, &words, &w, 1);
         answer += percpu_rseq_add_element(reach, &words, &w, w, 1);
         answer += percpu_rseq_push(reach, &list, node, 0);
