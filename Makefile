@@ -186,7 +186,7 @@ BENCH_ISA_LEVELS := x86-64 x86-64-v2 x86-64-v3 x86-64-v4
 BENCH_ISA_FLAGS ?= --case add* --time-ms 2 --reps 11
 BENCH_MODEL = $(shell sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -1 | \
 	tr -cs 'A-Za-z0-9.\n' '-')
-BENCH_MACHINE = $(BENCH_MODEL)-$(shell uname -r)
+BENCH_MACHINE = $(BENCH_MODEL)-Linux-$(shell uname -r | sed 's/-.*//')
 
 .PHONY: bench bench-musl bench-isa bench-results
 $(B)/bench/bench: $(BENCH_DEPS)

@@ -371,7 +371,7 @@ PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
  * other.
  */
 #define PERCPU_RSEQ_OP_ADD_ELEMENT "addq %[base], %%rcx\n\taddq %[v], (%%rcx, %[i], 8)\n\t"
-#define PERCPU_RSEQ_OP_ADD_FIRST "addq %[base], %%rcx\n\taddq %[v], (%%rcx)\n\t"
+#define PERCPU_RSEQ_OP_ADD_FIRST "movq %[base], %%r10\n\taddq %[v], (%%r10, %%rcx)\n\t"
 
 #define PERCPU_RSEQ_OP_ADD_32 "addl %k[v], (%[p], %%rcx)\n\t"
 #define PERCPU_RSEQ_OP_ADD_64 "addq %[v], (%[p], %%rcx)\n\t"
@@ -419,12 +419,13 @@ PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
     "rdtsc\n\tshlq $32, %%rdx\n\tmovl %%eax, %k[out]\n\torq %%rdx, %[out]\n\t"
 #define PERCPU_RSEQ_VALUE "er" /* e: what fits a sign-extended immediate */
 #define PERCPU_RSEQ_ADDEND "er"
-/* rcx, r11: above. cc: compare and shift. rdx: the link in transit (list sections). */
+/* rcx, r11: above. cc: compare and shift. r10: a handle's base. rdx: the link in transit (lists). */
 #ifdef PERCPU_BREAK_STALE_CPU
 #define PERCPU_RSEQ_CLOBBERS "rcx", "rdx", "r11", "cc"
 #else
 #define PERCPU_RSEQ_CLOBBERS "rcx", "r11", "cc"
 #endif
+#define PERCPU_RSEQ_HANDLE_CLOBBERS "rcx", "r10", "r11", "cc"
 #define PERCPU_RSEQ_LIST_CLOBBERS "rcx", "rdx", "r11", "cc", "memory"
 #define PERCPU_RSEQ_PUBLISH_CLOBBERS "rax", "rdx", "rcx", "r10", "r11", "cc", "memory"
 
@@ -1786,7 +1787,7 @@ PERCPU_RSEQ_INLINE int percpu_rseq_add_first(const struct percpu_rseq_reach *rea
                                              uintptr_t **base, const uint32_t *rows, uintptr_t v)
 {
     PERCPU_RSEQ_SELF(reach);
-    PERCPU_RSEQ_RUN(PERCPU_RSEQ_OP_ADD_FIRST, (PERCPU_RSEQ_CLOBBERS),
+    PERCPU_RSEQ_RUN(PERCPU_RSEQ_OP_ADD_FIRST, (PERCPU_RSEQ_HANDLE_CLOBBERS),
                     PERCPU_RSEQ_SELF_OPERAND(self.at), [base] "m"(*base), [bound] "m"(*rows),
                     [v] PERCPU_RSEQ_ADDEND(v));
 }

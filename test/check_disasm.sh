@@ -99,7 +99,7 @@ for cc in gcc clang; do
         add64='^(add|inc)q?[ \t].*'$row add32='^(add|inc)l?[ \t].*'$row
         operation "$name" objdump "$tmp/hot.bin" hot_inc "$add64" "$offset" 8
         operation "$name" objdump "$tmp/hot.bin" hot_inc32 "$add32" "$offset" 8
-        operation "$name" objdump "$tmp/hot.bin" hot_counter "$add64\\)" "$offset" 8
+        operation "$name" objdump "$tmp/hot.bin" hot_counter "$add64" "$offset" 8
     done
 done
 
