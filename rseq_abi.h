@@ -419,7 +419,7 @@ PERCPU_RSEQ_INLINE uint32_t percpu_rseq_read_member(intptr_t off, size_t member)
     "rdtsc\n\tshlq $32, %%rdx\n\tmovl %%eax, %k[out]\n\torq %%rdx, %[out]\n\t"
 #define PERCPU_RSEQ_VALUE "er" /* e: what fits a sign-extended immediate */
 #define PERCPU_RSEQ_ADDEND "er"
-/* rcx, r11: above. cc: compare and shift. r10: a handle's base. rdx: the link in transit (lists). */
+/* rcx, r11: above. cc: compare, shift. r10: a handle's base. rdx: the link in transit (lists). */
 #ifdef PERCPU_BREAK_STALE_CPU
 #define PERCPU_RSEQ_CLOBBERS "rcx", "rdx", "r11", "cc"
 #else

@@ -48,7 +48,7 @@ int use_abi(void)
         answer += percpu_rseq_xchg_u64(reach, &d, 1, &d_out);
         answer += percpu_rseq_cmpxchg_u64(reach, &d, 1, 2, &d_out);
 #endif
-        answer += percpu_rseq_self(reach, &self) + (int)self.bound;
+        answer += percpu_rseq_self(reach, &self) + (self.bound == 1);
         answer += percpu_rseq_add_first(reach, &words, &w, 1);
         answer += percpu_rseq_add_element(reach, &words, &w, w, 1);
         answer += percpu_rseq_push(reach, &list, node, 0);
