@@ -118,4 +118,9 @@ if in_git; then
 else
     skip top_level_is_small "this is not a git checkout"
 fi
+# The README's table of platforms is that of the last run of all rows.
+ran=1
+perl test/kernels/readme.pl --check test/results/platforms.md README.md >"$tmp/bad" 2>&1 ||
+    complain "$(cat "$tmp/bad")"
+end readme_platforms_are_those_that_ran
 finish
