@@ -539,7 +539,7 @@ template <typename T> inline T *percpu_this_cpu_ptr(T *p)
     {                                                                                        \
         uint##n##_t out;                                                                     \
         if (percpu_priv_enter() &&                                                           \
-            PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args, &out))              \
+            PERCPU_PRIV_SECTION(section##_u##n, PERCPU_RSEQ_SPREAD args, &out))              \
             return out;                                                                      \
         percpu_priv_alias_u##n *copy = (percpu_priv_alias_u##n *)PERCPU_PRIV_SECOND_BANK(p); \
         return atomic;                                                                       \
@@ -548,11 +548,10 @@ template <typename T> inline T *percpu_this_cpu_ptr(T *p)
     {                                                                                        \
         uint##n##_t out;                                                                     \
         if (PERCPU_PRIV_UNLIKELY(                                                            \
-                !PERCPU_PRIV_SECTION(section##_u##n, PERCPU_PRIV_SPREAD args, &out)))        \
+                !PERCPU_PRIV_SECTION(section##_u##n, PERCPU_RSEQ_SPREAD args, &out)))        \
             out = percpu_priv_##op##_slow_u##n args;                                         \
         return out;                                                                          \
     }
-#define PERCPU_PRIV_SPREAD(...) __VA_ARGS__
 
 #define PERCPU_PRIV_DEFINE_OPS(n)                                                                  \
     typedef uint##n##_t __attribute__((__may_alias__)) percpu_priv_alias_u##n;                     \
@@ -2886,10 +2885,8 @@ static PERCPU_PRIV_OUTLINE int percpu_fence(void)
 #undef PERCPU_PRIV_DEFINE_VOID
 #undef PERCPU_PRIV_DEFINE_RESULT
 #undef PERCPU_PRIV_DEFINE_CMPXCHG
-#undef PERCPU_PRIV_SPREAD
 #undef PERCPU_PRIV_SECTION
 #undef PERCPU_PRIV_SECOND_BANK
-#undef PERCPU_PRIV_ADD_WORD
 #undef PERCPU_PRIV_OFFSET
 #undef PERCPU_PRIV_LOAD
 #undef PERCPU_PRIV_STORE

@@ -205,6 +205,7 @@ PERCPU_RSEQ_STATIC_ASSERT(sizeof(struct percpu_rseq_site) == 64, "site");
 #endif
 #define PERCPU_RSEQ_STR_(x) #x
 #define PERCPU_RSEQ_STR(x) PERCPU_RSEQ_STR_(x)
+#define PERCPU_RSEQ_SPREAD(...) __VA_ARGS__
 #define PERCPU_RSEQ_SHIFT PERCPU_RSEQ_STR(PERCPU_STRIDE_SHIFT)
 
 /* Is this object file for an executable, so that its own thread-locals are at constant offsets? */
@@ -1692,7 +1693,6 @@ PERCPU_RSEQ_INLINE int percpu_rseq_self(const struct percpu_rseq_reach *reach,
 #endif
 
 /* The end of a function: run a section without outputs. @...: its inputs. */
-#define PERCPU_RSEQ_SPREAD(...) __VA_ARGS__
 #if defined(__arm__) && !defined(__clang__)
 /*
  * gcc takes an asm goto for one instruction, and where it needs to know distances (literal pools,

@@ -28,82 +28,72 @@ extern const struct percpu_rseq_site sites_end[] __asm__("__stop___rseq_cs")
     __attribute__((visibility("hidden")));
 
 /*
- * x86 has two kinds of trap of one byte. int3 leaves the instruction pointer one byte into the
- * instruction; hlt, which user code may not execute, exactly at it.
+ * The trap: its bytes, and if unlike most, the signal, and by how much the instruction pointer is
+ * past its beginning then. x86 has two kinds of one byte. int3 leaves the instruction pointer one
+ * byte into the instruction; hlt, which user code may not execute, exactly at it.
  */
 #if defined(__x86_64__) || defined(__i386__)
 #define TRAP_KINDS 2
 #define TRAP_SIZE 1
-static const char *const trap_names[TRAP_KINDS] = {"int3", "hlt"};
-static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0xcc}, {0xf4}};
-static const int trap_signals[TRAP_KINDS] = {SIGTRAP, SIGSEGV};
-static const unsigned trap_skips[TRAP_KINDS] = {1, 0};
+#define TRAP_NAMES "int3", "hlt"
+#define TRAP_BYTES 0xcc, 0xf4
+#define TRAP_SIGNALS SIGTRAP, SIGSEGV
+#define TRAP_SKIPS 1, 0
 #elif defined(__aarch64__)
-#define TRAP_KINDS 1
 #define TRAP_SIZE 4
-static const char *const trap_names[TRAP_KINDS] = {"brk"};
-static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x00, 0x00, 0x20, 0xd4}};
-static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
-static const unsigned trap_skips[TRAP_KINDS] = {0};
+#define TRAP_NAMES "brk"
+#define TRAP_BYTES 0x00, 0x00, 0x20, 0xd4
 #elif defined(__powerpc64__)
-#define TRAP_KINDS 1
 #define TRAP_SIZE 4
-static const char *const trap_names[TRAP_KINDS] = {"trap"};
-static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x08, 0x00, 0xe0, 0x7f}};
-static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
-static const unsigned trap_skips[TRAP_KINDS] = {0};
+#define TRAP_NAMES "trap"
+#define TRAP_BYTES 0x08, 0x00, 0xe0, 0x7f
 #elif defined(__s390x__) /* the kernel's breakpoint; leaves the address right behind itself */
-#define TRAP_KINDS 1
 #define TRAP_SIZE 2
-static const char *const trap_names[TRAP_KINDS] = {"0x0001"};
-static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x00, 0x01}};
-static const int trap_signals[TRAP_KINDS] = {SIGILL}; /* SIGTRAP under a debugger only */
-static const unsigned trap_skips[TRAP_KINDS] = {2};
+#define TRAP_NAMES "0x0001"
+#define TRAP_BYTES 0x00, 0x01
+#define TRAP_SIGNALS SIGILL /* SIGTRAP under a debugger only */
+#define TRAP_SKIPS 2
 #elif defined(__thumb__) /* the kernel's breakpoint, and the same in ARM */
-#define TRAP_KINDS 1
 #define TRAP_SIZE 2
-static const char *const trap_names[TRAP_KINDS] = {"0xde01"};
-static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x01, 0xde}};
-static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
-static const unsigned trap_skips[TRAP_KINDS] = {0};
+#define TRAP_NAMES "0xde01"
+#define TRAP_BYTES 0x01, 0xde
 #elif defined(__arm__)
-#define TRAP_KINDS 1
 #define TRAP_SIZE 4
-static const char *const trap_names[TRAP_KINDS] = {"0xe7f001f0"};
-static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0xf0, 0x01, 0xf0, 0xe7}};
-static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
-static const unsigned trap_skips[TRAP_KINDS] = {0};
+#define TRAP_NAMES "0xe7f001f0"
+#define TRAP_BYTES 0xf0, 0x01, 0xf0, 0xe7
 #elif defined(__loongarch__)
-#define TRAP_KINDS 1
 #define TRAP_SIZE 4
-static const char *const trap_names[TRAP_KINDS] = {"break"};
-static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x00, 0x00, 0x2a, 0x00}};
-static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
-static const unsigned trap_skips[TRAP_KINDS] = {0};
+#define TRAP_NAMES "break"
+#define TRAP_BYTES 0x00, 0x00, 0x2a, 0x00
 #elif defined(__mips__)
-#define TRAP_KINDS 1
 #define TRAP_SIZE 4
-static const char *const trap_names[TRAP_KINDS] = {"break"};
+#define TRAP_NAMES "break"
 #ifdef __MIPSEB__
-static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x00, 0x00, 0x00, 0x0d}};
+#define TRAP_BYTES 0x00, 0x00, 0x00, 0x0d
 #else
-static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x0d, 0x00, 0x00, 0x00}};
+#define TRAP_BYTES 0x0d, 0x00, 0x00, 0x00
 #endif
-static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
-static const unsigned trap_skips[TRAP_KINDS] = {0};
 #else
-#define TRAP_KINDS 1
-static const char *const trap_names[TRAP_KINDS] = {"ebreak"};
+#define TRAP_NAMES "ebreak"
 #ifdef __riscv_compressed
 #define TRAP_SIZE 2
-static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x02, 0x90}};
+#define TRAP_BYTES 0x02, 0x90
 #else
 #define TRAP_SIZE 4
-static const unsigned char trap_bytes[TRAP_KINDS][TRAP_SIZE] = {{0x73, 0x00, 0x10, 0x00}};
+#define TRAP_BYTES 0x73, 0x00, 0x10, 0x00
 #endif
-static const int trap_signals[TRAP_KINDS] = {SIGTRAP};
-static const unsigned trap_skips[TRAP_KINDS] = {0};
 #endif
+#ifndef TRAP_KINDS
+#define TRAP_KINDS 1
+#endif
+#ifndef TRAP_SIGNALS
+#define TRAP_SIGNALS SIGTRAP
+#define TRAP_SKIPS 0
+#endif
+static const char *const trap_names[TRAP_KINDS] = {TRAP_NAMES};
+static const unsigned char trap_bytes[TRAP_KINDS * TRAP_SIZE] = {TRAP_BYTES};
+static const int trap_signals[TRAP_KINDS] = {TRAP_SIGNALS};
+static const unsigned trap_skips[TRAP_KINDS] = {TRAP_SKIPS};
 
 /* The interrupted instruction pointer, as a place to write to. */
 __attribute__((unused)) static uintptr_t trap_ip(const void *context)
@@ -384,7 +374,7 @@ __attribute__((unused)) static void set_trap(unsigned char *at, int kind)
     traps[traps_set].at = at;
     memcpy(traps[traps_set].was, at, TRAP_SIZE);
     traps_set++;
-    write_code(at, trap_bytes[kind]);
+    write_code(at, trap_bytes + kind * TRAP_SIZE);
 }
 
 __attribute__((unused)) static void remove_traps(void)

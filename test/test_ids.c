@@ -20,9 +20,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "possible.h"
 #include "tap.h"
-
-#define POSSIBLE "/sys/devices/system/cpu/possible"
 
 static int pin(unsigned cpu)
 {
@@ -172,45 +171,12 @@ static void whitebox(void)
 static const char *list; /* what the file says; NULL: nothing is to be read */
 static unsigned want, allowed_cpu;
 
-static int write_all(const char *path, const char *text)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    size_t length = strlen(text);
-    int good = fd >= 0 && write(fd, text, length) == (ssize_t)length;
-    if (fd >= 0)
-        close(fd);
-    return good;
-}
-
 enum { NOT_PERMITTED = 77 };
-
-/* In a mount namespace of this process's own. */
-static int hide_list(void)
-{
-    char name[] = "/tmp/percpu-possible-XXXXXX";
-    int fd, good;
-    if (syscall(SYS_unshare, 0x00020000 /* CLONE_NEWNS */) ||
-        mount("none", "/", (const char *)0, MS_REC | MS_PRIVATE, (const void *)0))
-        return NOT_PERMITTED;
-    if (!list) /* reads of it fail */
-        return mount("/proc/self/mem", POSSIBLE, (const char *)0, MS_BIND, (const void *)0)
-                   ? NOT_PERMITTED
-                   : 0;
-    fd = mkstemp(name);
-    if (fd < 0)
-        return NOT_PERMITTED;
-    close(fd);
-    good = write_all(name, list) &&
-           mount(name, POSSIBLE, (const char *)0, MS_BIND, (const void *)0) == 0;
-    unlink(name);
-    return good ? 0 : NOT_PERMITTED;
-}
 
 static int size_is_right(void)
 {
-    int hidden = hide_list();
-    if (hidden)
-        return hidden;
+    if (hide_possible(list) != HIDDEN)
+        return NOT_PERMITTED;
     if (!pin(allowed_cpu))
         return 3;
     errno = 4711;
@@ -244,12 +210,9 @@ static int no_sysfs(void)
 
 static int list_hides_this_cpu(void)
 {
-    int hidden;
-    list = "0\n";
     beyond = highest_cpu();
-    hidden = hide_list();
-    if (hidden)
-        return hidden;
+    if (hide_possible("0\n") != HIDDEN)
+        return NOT_PERMITTED;
     word = PERCPU_NEW(uint32_t);
     if (!pin(beyond) || percpu_nr_cpus() != 1 || !adds_are_exact())
         return 1;

@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "plugins/seccomp.h"
+#include "possible.h"
 #include "tap.h"
 
 /* ---- Texts, on any processor */
@@ -230,34 +231,29 @@ static int unregistered(void)
 /* The file that lists CPUs, hidden in a private mount namespace, as some containers do. */
 static int id_range(void)
 {
-    char name[] = "/tmp/percpu-possible-XXXXXX";
     cpu_set_t allowed, one;
-    int fd, bad = 0, cpu;
+    int bad = 0, cpu;
     sched_getaffinity(0, sizeof allowed, &allowed);
     for (cpu = CPU_SETSIZE - 1; cpu > 0 && !CPU_ISSET((unsigned)cpu, &allowed);)
         cpu--;
     if (cpu == 0 || !CPU_ISSET(0, &allowed))
         return CANNOT;
-    percpu_priv_state.nr_cpus = percpu_priv_state.reach.bound =
-        0; /* if a constructor asked already */
-    if (unshare(CLONE_NEWNS) || mount("none", "/", (char *)0, MS_REC | MS_PRIVATE, (void *)0))
+    /* If a constructor asked already. */
+    percpu_priv_state.nr_cpus = percpu_priv_state.reach.bound = 0;
+    switch (hide_possible("0\n")) {
+    case HIDING_REFUSED:
         return CANNOT;
-    fd = mkstemp(name);
-    if (fd < 0 || write(fd, "0\n", 2) != 2)
+    case HIDING_FAILED:
         return 1;
-    close(fd);
-    if (mount(name, "/sys/devices/system/cpu/possible", (char *)0, MS_BIND, (void *)0)) {
-        unlink(name);
-        return CANNOT;
+    default:
+        break;
     }
     CPU_ZERO(&one);
     CPU_SET((unsigned)cpu, &one);
     bad += CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
     bad += CHECK(percpu_nr_cpus() == 1);
-    if (percpu_status().reason == PERCPU_REASON_BLOCKED) {
-        unlink(name);
+    if (percpu_status().reason == PERCPU_REASON_BLOCKED)
         return CANNOT;
-    }
     bad += fallback_for(PERCPU_REASON_ID_RANGE, 0);
     bad += CHECK(this_cpu_id() == (unsigned)cpu);
     CPU_ZERO(&one);
@@ -267,8 +263,7 @@ static int id_range(void)
     percpu_counter_add(&counter, 5);
     bad += CHECK(percpu_counter_sum(&counter) == 1005);
     bad += CHECK(percpu_counter_take(&counter) == 1005);
-    umount2("/sys/devices/system/cpu/possible", MNT_DETACH);
-    unlink(name);
+    umount2(POSSIBLE, MNT_DETACH);
     return bad;
 }
 
